@@ -3,7 +3,11 @@
 Needs the packages of `pip install 'flashasc[offline]'` when called, and none of them to import.
 """
 
+from flashasc.ascend.compile import compile_kernel, compiler_flags
 from flashasc.ascend.frontend import Lowered, lower
+from flashasc.ascend.lints import Finding, lint
+from flashasc.ascend.plan import MemoryUse
+from flashasc.ascend.report import CompileReport, Overflow
 from flashasc.ascend.toolchain import (
     Family,
     ToolchainError,
@@ -14,12 +18,19 @@ from flashasc.ascend.toolchain import (
 )
 
 __all__ = [
+    "CompileReport",
     "Family",
+    "Finding",
     "Lowered",
+    "MemoryUse",
+    "Overflow",
     "ToolchainError",
     "bishengir_tool",
+    "compile_kernel",
+    "compiler_flags",
     "family",
     "known_archs",
+    "lint",
     "lower",
     "versions",
 ]

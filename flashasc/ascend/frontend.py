@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from flashasc import _triton
 from flashasc.ascend.toolchain import ToolchainError, family
 
 # What triton-ascend defaults to when it is built for the A5 generation. Its wheel is built for A2
@@ -120,23 +121,22 @@ def lower(
 
 def _import_backend() -> Any:
     """Import triton-ascend's NPU backend, or say which Triton is here instead."""
+    found = _triton.installed()
+    if found.kind != "ascend":
+        raise ToolchainError(
+            f"lowering for Ascend needs triton-ascend, but {found.summary}; run: "
+            "pip install 'flashasc[offline]' in an environment without another Triton",
+            step="find tools",
+        )
     try:
         from triton.backends.ascend import compiler
     except ImportError as error:
         raise ToolchainError(
-            f"lowering for Ascend needs triton-ascend, and {_which_triton()} ({error}); run: "
-            "pip install 'flashasc[offline]' in an environment without another Triton",
+            f"{found.summary}, but can't be imported ({error}); run: "
+            "pip install 'flashasc[offline]'",
             step="find tools",
         ) from error
     return compiler
-
-
-def _which_triton() -> str:
-    try:
-        import triton
-    except ImportError:
-        return "no Triton is installed here"
-    return f"the module `triton` here is version {triton.__version__} from {triton.__file__}"
 
 
 def _check_kernel(kernel: Any) -> str:
@@ -202,7 +202,7 @@ def _to_ttir(
     from triton.compiler import ASTSource
 
     marked = [param.num for param in kernel.params if param.name in divisible_by_16]
-    attrs = ascend.AscendAttrsDescriptor.from_hints({number: 16 for number in marked})
+    attrs = ascend.AscendAttrsDescriptor.from_hints(dict.fromkeys(marked, 16))
     source = ASTSource(fn=kernel, signature=dict(types), constants=dict(constants), attrs=attrs)
     context = ir.context()
     ir.load_dialects(context)
