@@ -1,0 +1,24 @@
+"""Constants shared by the device functions.
+
+They are `tl.constexpr`, so that kernels may use them; host code reads `.value`.
+"""
+
+import math
+
+import triton.language as tl
+
+LOG2E = tl.constexpr(math.log2(math.e))
+"""log2(e): multiply a natural-log score by it to get log2 units."""
+
+LN2 = tl.constexpr(math.log(2.0))
+"""ln(2): multiply a log2-unit score by it to get natural-log units."""
+
+INF = tl.constexpr(float("inf"))
+NEG_INF = tl.constexpr(float("-inf"))
+
+FP16_PIVOT_DROP = tl.constexpr(14.0)
+"""log2 units by which the softmax pivot is lowered for fp16 weights.
+
+The largest weight becomes 2**14 (fp16 ends at 65504), so that keys up to 2**-28 below it keep all
+11 bits instead of sinking into the subnormals. The factor cancels in the final division.
+"""

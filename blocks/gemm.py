@@ -1,0 +1,77 @@
+"""Products of tiles, and the one way to add a product to an accumulator."""
+
+import triton
+import triton.language as tl
+
+from .compensated import fold
+
+
+@triton.jit
+def dot(a, b, DOT_PRECISION: tl.constexpr):
+    """Product of two tiles, accumulated in fp32.
+
+    Args:
+        a: [M, K] fp16, bf16 or fp32.
+        b: [K, N] of the same dtype.
+        DOT_PRECISION: what a product of fp32 tiles may lose; 16-bit tiles always multiply exactly.
+            "ieee" on every target, "hf32" on Ascend, "tf32", "tf32x3", "bf16x6" on NVIDIA (where
+            the installed Triton has them).
+
+    Returns:
+        [M, N] fp32.
+    """
+    tl.static_assert(a.shape[1] == b.shape[0], "inner sizes of a product must agree")
+    tl.static_assert(a.dtype == b.dtype, "both factors of a product must have one dtype")
+    return tl.dot(a, b, input_precision=DOT_PRECISION)
+
+
+@triton.jit
+def dot_add(a, b, start, SEED: tl.constexpr, DOT_PRECISION: tl.constexpr):
+    """start + a @ b.
+
+    Args:
+        a: [M, K] fp16, bf16 or fp32.
+        b: [K, N] of the same dtype.
+        start: [M, N] fp32.
+        SEED: give start to the product as its initial accumulator (one register tile and one
+            addition fewer on a GPU), rather than add it afterwards (Ascend A2 and A3, where the
+            cube cannot start from a tile that the vector cores hold).
+        DOT_PRECISION: see `dot`.
+
+    Returns:
+        [M, N] fp32.
+    """
+    tl.static_assert(a.shape[1] == b.shape[0], "inner sizes of a product must agree")
+    tl.static_assert(a.dtype == b.dtype, "both factors of a product must have one dtype")
+    if SEED:
+        result = tl.dot(a, b, acc=start, input_precision=DOT_PRECISION)
+    else:
+        result = start + tl.dot(a, b, input_precision=DOT_PRECISION)
+    return result
+
+
+@triton.jit
+def accumulate_product(
+    acc, comp, a, b, METHOD: tl.constexpr, SEED: tl.constexpr, DOT_PRECISION: tl.constexpr
+):
+    """(acc, comp) + a @ b: the place that decides how a long sum of products is kept.
+
+    Args:
+        acc, comp: [M, N] fp32. The sum so far is acc + comp.
+        a: [M, K] fp16, bf16 or fp32.
+        b: [K, N] of the same dtype.
+        METHOD: "plain", or "kahan": what adding the product rounds away is carried in comp.
+        SEED, DOT_PRECISION: see `dot_add`.
+
+    Returns:
+        (acc, comp): [M, N] fp32. "plain" returns comp as it came and never reads it.
+
+    Source: Kahan, Communications of the ACM 8 (1965), 40. Starting the product from comp saves the
+    addition of Kahan's form; what the product loses by it is below ulp(acc) * 2**-24.
+    """
+    tl.static_assert(METHOD == "plain" or METHOD == "kahan", "METHOD is 'plain' or 'kahan'")
+    if METHOD == "plain":
+        acc = dot_add(a, b, acc, SEED, DOT_PRECISION)
+    else:
+        acc, comp = fold(acc, dot_add(a, b, comp, SEED, DOT_PRECISION))
+    return acc, comp

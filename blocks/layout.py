@@ -1,0 +1,129 @@
+"""Where a tile lies in memory: the one place that builds pointers and their bounds.
+
+BNSD, BSND and any other strided view differ by their strides alone. Offsets of whole tiles are
+always int64; offsets within a tile are int32 unless WIDE, which the host sets when the strides are
+so large that a tile spans 2**31 elements or more.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def advance(ptr, index, stride):
+    """Pointer to element `index` along one dimension, in 64-bit arithmetic.
+
+    Args:
+        ptr: pointer.
+        index, stride: int32 or int64, in elements.
+    """
+    return ptr + tl.cast(index, tl.int64) * stride
+
+
+@triton.jit
+def tile_offsets(
+    stride_row, stride_col, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr, WIDE: tl.constexpr
+):
+    """Offsets of a tile's elements from its first one.
+
+    Args:
+        stride_row, stride_col: int32 or int64, in elements.
+        BLOCK_ROWS, BLOCK_COLS: tile shape, powers of two.
+        WIDE: compute in int64.
+
+    Returns:
+        [BLOCK_ROWS, BLOCK_COLS] int32, or int64 where WIDE.
+    """
+    rows = tl.arange(0, BLOCK_ROWS)
+    cols = tl.arange(0, BLOCK_COLS)
+    if WIDE:
+        rows = rows.to(tl.int64)
+        cols = cols.to(tl.int64)
+    return rows[:, None] * stride_row + cols[None, :] * stride_col
+
+
+@triton.jit
+def load_tile(
+    ptr,
+    row_start,
+    row_end,
+    stride_row,
+    stride_col,
+    COLS: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    CHECK_ROWS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Load rows [row_start, row_start + BLOCK_ROWS) of a matrix; what lies outside it is 0.
+
+    Args:
+        ptr: pointer to the matrix's first element.
+        row_start, row_end: int32. First row of the tile; first row not to be read.
+        stride_row, stride_col: int32 or int64, in elements.
+        COLS: columns the matrix has, at most BLOCK_COLS.
+        CHECK_ROWS: False promises that all rows lie before row_end.
+        WIDE: see `tile_offsets`.
+
+    Returns:
+        [BLOCK_ROWS, BLOCK_COLS] of the pointer's dtype.
+    """
+    offsets = tile_offsets(stride_row, stride_col, BLOCK_ROWS, BLOCK_COLS, WIDE)
+    pointers = advance(ptr, row_start, stride_row) + offsets
+    mask_row = tl.arange(0, BLOCK_ROWS)[:, None] < row_end - row_start
+    mask_col = tl.arange(0, BLOCK_COLS)[None, :] < COLS
+    if CHECK_ROWS and COLS < BLOCK_COLS:
+        tile = tl.load(pointers, mask=mask_row & mask_col, other=0.0)
+    elif CHECK_ROWS:
+        tile = tl.load(pointers, mask=mask_row, other=0.0)
+    elif COLS < BLOCK_COLS:
+        tile = tl.load(pointers, mask=mask_col, other=0.0)
+    else:
+        tile = tl.load(pointers)
+    return tile
+
+
+@triton.jit
+def store_tile(
+    ptr,
+    tile,
+    row_start,
+    row_end,
+    stride_row,
+    stride_col,
+    COLS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Store a tile as rows [row_start, ...) of a matrix, and nothing outside it.
+
+    Args:
+        ptr: pointer to the matrix's first element; its dtype is what the tile is rounded to.
+        tile: [BLOCK_ROWS, BLOCK_COLS] fp32.
+        row_start, row_end: int32. First row of the tile; first row not to be written.
+        stride_row, stride_col: int32 or int64, in elements.
+        COLS: columns the matrix has, at most BLOCK_COLS.
+        WIDE: see `tile_offsets`.
+    """
+    BLOCK_ROWS: tl.constexpr = tile.shape[0]
+    BLOCK_COLS: tl.constexpr = tile.shape[1]
+    offsets = tile_offsets(stride_row, stride_col, BLOCK_ROWS, BLOCK_COLS, WIDE)
+    mask_row = tl.arange(0, BLOCK_ROWS)[:, None] < row_end - row_start
+    mask_col = tl.arange(0, BLOCK_COLS)[None, :] < COLS
+    tl.store(
+        advance(ptr, row_start, stride_row) + offsets,
+        tile.to(ptr.dtype.element_ty),
+        mask=mask_row & mask_col,
+    )
+
+
+@triton.jit
+def store_rows(ptr, values, row_start, row_end):
+    """Store one number a row into a contiguous vector, and nothing from row_end on.
+
+    Args:
+        ptr: pointer to the vector's first element.
+        values: [BLOCK_ROWS] fp32.
+        row_start, row_end: int32.
+    """
+    rows = tl.arange(0, values.shape[0])
+    tl.store(ptr + row_start + rows, values, mask=rows < row_end - row_start)

@@ -1,0 +1,238 @@
+"""Online softmax: attention over keys that arrive a tile at a time.
+
+The state of a tile of query rows is seven tiles, in this order everywhere:
+
+    pivot                    [M]     log2 units; scores enter as 2**(score - pivot). -inf before the
+                                     first finite score
+    row_sum, row_sum_comp    [M]     sum of the weights as they were multiplied: the divisor
+    lse_sum, lse_sum_comp    [M]     sum of the weights before rounding: for the log-sum-exp. Kept
+                                     only where it differs from row_sum and is asked for
+    acc, acc_comp            [M, Dv] sum of weight * value
+
+All fp32 but acc_comp, which may be kept in bf16: it carries only the bits below acc's last. Each
+`x_comp` belongs to `x` as in `blocks.compensated` and is 0 throughout where METHOD is "plain".
+
+Which pivot: where the weights keep their fp32 digits it is a whole number, so that a rescale is an
+exact power of two and never rounds the accumulators; where they are rounded to 16 bits it is the
+row maximum, so that the top key's weight is exact (lowered by 14 for fp16, see FP16_PIVOT_DROP).
+`blocks/README.md` derives the error bounds.
+
+Source of the online normaliser: Milakov, Gimelshein, arXiv:1805.02867 (2018), algorithm 3.
+"""
+
+import triton
+import triton.language as tl
+
+from .compensated import kahan_add, merge, power_of_two
+from .constants import FP16_PIVOT_DROP, LN2, NEG_INF
+from .gemm import accumulate_product
+
+
+@triton.jit
+def online_init(BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr, COMP_DTYPE: tl.constexpr):
+    """State of query rows that have seen no key.
+
+    Args:
+        BLOCK_M, BLOCK_DV: rows and value columns of the tile.
+        COMP_DTYPE: tl.float32 or tl.bfloat16, in which acc_comp is kept between tiles.
+
+    Returns:
+        The seven tiles of the state, see the module's docstring.
+    """
+    pivot = tl.full((BLOCK_M,), NEG_INF, tl.float32)
+    zero_row = tl.zeros((BLOCK_M,), tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_DV), tl.float32)
+    acc_comp = tl.zeros((BLOCK_M, BLOCK_DV), COMP_DTYPE)
+    return pivot, zero_row, zero_row, zero_row, zero_row, acc, acc_comp
+
+
+@triton.jit
+def raise_pivot(pivot, candidate, WHOLE: tl.constexpr):
+    """The larger of two pivots, and what turns sums kept under the old one into sums under it.
+
+    Args:
+        pivot, candidate: [M] fp32, log2 units, whole numbers (or -inf) where WHOLE.
+        WHOLE: build the factor from exponent bits, exactly.
+
+    Returns:
+        (pivot, base, rescale): [M] fp32. base is the new pivot, or 0 where that is still -inf
+        ((-inf) - (-inf) would be NaN in rows that have seen nothing); rescale = 2**(old - base).
+    """
+    raised = tl.maximum(pivot, candidate)
+    base = tl.where(raised == NEG_INF, 0.0, raised)
+    if WHOLE:
+        rescale = power_of_two(pivot - base)
+    else:
+        rescale = tl.exp2(pivot - base)
+    return raised, base, rescale
+
+
+@triton.jit
+def add_weights(total, comp, rescale, weights, METHOD: tl.constexpr):
+    """Rescale a row sum and add a tile of weights to it.
+
+    Args:
+        total, comp, rescale: [M] fp32.
+        weights: [M, N] fp32.
+        METHOD: "plain" or "kahan".
+
+    Returns:
+        (total, comp): [M] fp32.
+    """
+    tile_sum = tl.sum(weights, axis=1)
+    if METHOD == "plain":
+        total = total * rescale + tile_sum
+    else:
+        total, comp = kahan_add(total * rescale, comp * rescale, tile_sum)
+    return total, comp
+
+
+@triton.jit
+def online_update(
+    pivot,
+    row_sum,
+    row_sum_comp,
+    lse_sum,
+    lse_sum_comp,
+    acc,
+    acc_comp,
+    scores,
+    values,
+    METHOD: tl.constexpr,
+    WITH_LSE: tl.constexpr,
+    SEED: tl.constexpr,
+    DOT_PRECISION: tl.constexpr,
+):
+    """Fold one tile of keys into the running state of its query rows.
+
+    Args:
+        pivot ... acc_comp: the state, see the module's docstring.
+        scores: [M, N] fp32, log2 units, masked entries -inf.
+        values: [N, Dv] fp16, bf16 or fp32; the weights are rounded to its dtype before the product.
+        METHOD: "plain" sums, or "kahan": compensated ones, and 16-bit weights are summed as
+            rounded, so that the rounding of a weight cancels in the division.
+        WITH_LSE: keep lse_sum where it differs from row_sum.
+        SEED, DOT_PRECISION: see `blocks.gemm.dot_add`.
+
+    Returns:
+        The new state. A row whose scores are all -inf so far has pivot -inf and sums 0, not NaN.
+    """
+    tl.static_assert(scores.shape[0] == pivot.shape[0], "one row of scores per row of the state")
+    tl.static_assert(scores.shape[1] == values.shape[0], "one column of scores per value row")
+    WHOLE: tl.constexpr = values.dtype == tl.float32
+
+    candidate = tl.max(scores, axis=1)  # [M]
+    if WHOLE:
+        candidate = tl.ceil(candidate)
+    elif values.dtype == tl.float16:
+        candidate = candidate - FP16_PIVOT_DROP
+    pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE)
+
+    weights = tl.exp2(scores - base[:, None])  # [M, N]
+    factors = weights.to(values.dtype)
+    # both sums are read before the product: on Ascend it may overwrite its left operand
+    if METHOD == "plain" or WHOLE:
+        row_sum, row_sum_comp = add_weights(row_sum, row_sum_comp, rescale, weights, METHOD)
+    else:
+        row_sum, row_sum_comp = add_weights(
+            row_sum, row_sum_comp, rescale, factors.to(tl.float32), METHOD
+        )
+        if WITH_LSE:
+            lse_sum, lse_sum_comp = add_weights(lse_sum, lse_sum_comp, rescale, weights, METHOD)
+
+    acc = acc * rescale[:, None]
+    if METHOD == "plain":
+        acc, acc_comp = accumulate_product(
+            acc, acc_comp, factors, values, METHOD, SEED, DOT_PRECISION
+        )
+    else:
+        acc, comp = accumulate_product(
+            acc, acc_comp * rescale[:, None], factors, values, METHOD, SEED, DOT_PRECISION
+        )
+        acc_comp = comp.to(acc_comp.dtype)
+    return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp
+
+
+@triton.jit
+def online_merge(
+    pivot_a,
+    row_sum_a,
+    row_sum_comp_a,
+    lse_sum_a,
+    lse_sum_comp_a,
+    acc_a,
+    acc_comp_a,
+    pivot_b,
+    row_sum_b,
+    row_sum_comp_b,
+    lse_sum_b,
+    lse_sum_comp_b,
+    acc_b,
+    acc_comp_b,
+    WHOLE: tl.constexpr,
+):
+    """Join the states of two disjoint sets of keys, seen by the same query rows.
+
+    Raw states keep every digit; a merge of rounded (out, lse) pairs does not. Symmetric in a and b,
+    bit for bit.
+
+    Args:
+        pivot_a ... acc_comp_b: the two states, see the module's docstring.
+        WHOLE: both pivots are whole numbers (states over fp32 values), so that the rescale is exact.
+
+    Returns:
+        One state.
+    """
+    pivot, _base, rescale_a = raise_pivot(pivot_a, pivot_b, WHOLE)
+    _pivot, _base, rescale_b = raise_pivot(pivot_b, pivot_a, WHOLE)
+    row_sum, row_sum_comp = merge(
+        row_sum_a * rescale_a, row_sum_comp_a * rescale_a,
+        row_sum_b * rescale_b, row_sum_comp_b * rescale_b,
+    )  # fmt: skip
+    lse_sum, lse_sum_comp = merge(
+        lse_sum_a * rescale_a, lse_sum_comp_a * rescale_a,
+        lse_sum_b * rescale_b, lse_sum_comp_b * rescale_b,
+    )  # fmt: skip
+    column_a = rescale_a[:, None]
+    column_b = rescale_b[:, None]
+    acc, comp = merge(
+        acc_a * column_a, acc_comp_a * column_a, acc_b * column_b, acc_comp_b * column_b
+    )
+    return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, comp.to(acc_comp_a.dtype)
+
+
+@triton.jit
+def online_finalize(
+    pivot,
+    row_sum,
+    row_sum_comp,
+    lse_sum,
+    lse_sum_comp,
+    acc,
+    acc_comp,
+    SEPARATE_LSE: tl.constexpr,
+):
+    """Normalise a finished state.
+
+    Args:
+        pivot ... acc_comp: the state, see the module's docstring.
+        SEPARATE_LSE: lse_sum was kept (compensated, 16-bit values, LSE asked for); otherwise the
+            log-sum-exp comes from row_sum.
+
+    Returns:
+        (out, lse): [M, Dv] and [M] fp32; lse in natural-log units. A row that saw nothing has
+        out = 0 and lse = -inf.
+    """
+    divisor = row_sum + row_sum_comp
+    empty = divisor == 0.0
+    safe_divisor = tl.where(empty, 1.0, divisor)
+    # div_rn: a plain division is off by up to 2 ulp on NVIDIA
+    out = tl.div_rn(acc + acc_comp, tl.broadcast_to(safe_divisor[:, None], acc.shape))
+    out = tl.where(empty[:, None], 0.0, out)
+
+    if SEPARATE_LSE:
+        total = lse_sum + lse_sum_comp
+    else:
+        total = divisor
+    lse = pivot * LN2 + tl.log(tl.where(empty, 1.0, total))
+    return out, tl.where(empty, NEG_INF, lse)

@@ -1,0 +1,1 @@
+"""Kernels and their launchers: the only code that knows programs, grids and cores."""

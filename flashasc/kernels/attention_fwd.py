@@ -1,0 +1,174 @@
+"""Attention forward: one tile function under a grid schedule (GPU) and a core loop (NPU)."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from blocks.constants import LOG2E, NEG_INF
+from blocks.gemm import dot
+from blocks.layout import advance, load_tile, store_rows, store_tile
+from blocks.masking import causal, key_range, within
+from blocks.softmax import online_finalize, online_init, online_update
+
+from .._configs import TileConfig
+from .._problem import AttentionProblem
+from .launch import Route, launch
+
+
+@triton.jit
+def _attend_tile(
+    # the state, see blocks.softmax
+    pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
+    q, k_ptr, v_ptr, start_n, seen_by_all, seen_by_any, offs_m, diagonal, scale_log2,
+    stride_kn, stride_kd, stride_vn, stride_vd,
+    D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr, METHOD: tl.constexpr,
+    WITH_LSE: tl.constexpr, SEED: tl.constexpr, DOT_PRECISION: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Attend from a tile of queries to the keys [start_n, start_n + BLOCK_N).
+
+    MASK says which tiles pay for a mask: "never" (the caller knows that every row sees every key),
+    "always", or "branch" (this tile only if it has to, decided as it runs).
+    """
+    # keys that no row of the tile sees are not read: whatever lies there cannot spread
+    k = load_tile(
+        k_ptr, start_n, seen_by_any, stride_kn, stride_kd, D, BLOCK_N, BLOCK_D,
+        CHECK_ROWS=MASK != "never", WIDE=WIDE,
+    )  # [BLOCK_N, BLOCK_D]  # fmt: skip
+    scores = dot(q, tl.trans(k), DOT_PRECISION) * scale_log2  # [BLOCK_M, BLOCK_N], log2 units
+    if MASK == "always":
+        scores = _hide(scores, start_n, seen_by_any, offs_m, diagonal, CAUSAL)
+    elif MASK == "branch":
+        if start_n + BLOCK_N > seen_by_all:
+            scores = _hide(scores, start_n, seen_by_any, offs_m, diagonal, CAUSAL)
+    v = load_tile(
+        v_ptr, start_n, seen_by_any, stride_vn, stride_vd, Dv, BLOCK_N, BLOCK_DV,
+        CHECK_ROWS=MASK != "never", WIDE=WIDE,
+    )  # [BLOCK_N, BLOCK_DV]  # fmt: skip
+    return online_update(
+        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
+        scores, v, METHOD, WITH_LSE, SEED, DOT_PRECISION,
+    )  # fmt: skip
+
+
+@triton.jit
+def _hide(scores, start_n, seen_by_any, offs_m, diagonal, CAUSAL: tl.constexpr):
+    """Scores with -inf where the row may not see the key."""
+    offs_n = start_n + tl.arange(0, scores.shape[1])
+    if CAUSAL:
+        visible = causal(offs_m, offs_n, diagonal) & within(offs_n, seen_by_any)[None, :]
+    else:
+        visible = tl.broadcast_to(within(offs_n, seen_by_any)[None, :], scores.shape)
+    return tl.where(visible, scores, NEG_INF)
+
+
+@triton.jit
+def _attention_fwd_tile(
+    task, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, scale_log2,
+    stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
+    stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
+    Hq, group, Sq, Sk, diagonal, tiles_m,
+    D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, METHOD: tl.constexpr,
+    WITH_LSE: tl.constexpr, SEED: tl.constexpr, COMP_DTYPE: tl.constexpr,
+    DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Compute one tile of query rows of one head: task = (batch * Hq + head) * tiles_m + tile."""
+    pid_bh = task // tiles_m
+    # the last rows of a causal problem have the most keys: they go first
+    pid_m = tiles_m - 1 - task % tiles_m
+    batch = pid_bh // Hq
+    head = pid_bh % Hq
+    q_ptr = advance(advance(q_ptr, batch, stride_qb), head, stride_qh)
+    k_ptr = advance(advance(k_ptr, batch, stride_kb), head // group, stride_kh)
+    v_ptr = advance(advance(v_ptr, batch, stride_vb), head // group, stride_vh)
+    out_ptr = advance(advance(out_ptr, batch, stride_ob), head, stride_oh)
+
+    start_m = pid_m * BLOCK_M
+    offs_m = start_m + tl.arange(0, BLOCK_M)
+    seen_by_all, seen_by_any = key_range(
+        start_m, tl.minimum(start_m + BLOCK_M, Sq), Sk, diagonal, CAUSAL
+    )
+    q = load_tile(
+        q_ptr, start_m, Sq, stride_qm, stride_qd, D, BLOCK_M, BLOCK_D, CHECK_ROWS=True, WIDE=WIDE
+    )  # [BLOCK_M, BLOCK_D]
+
+    pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_init(
+        BLOCK_M, BLOCK_DV, COMP_DTYPE
+    )
+    # SPLIT_LOOP: whole tiles first, then those that need a mask; either loop may be empty. Without
+    # it one loop that runs at least once: on Ascend A2 and A3 a loop that runs zero times leaves
+    # its accumulators uninitialised (reported for triton-ascend 3.2.0).
+    unmasked_end = 0
+    if SPLIT_LOOP:
+        unmasked_end = seen_by_all // BLOCK_N * BLOCK_N
+        for start_n in range(0, unmasked_end, BLOCK_N):
+            pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = _attend_tile(
+                pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
+                q, k_ptr, v_ptr, start_n, seen_by_all, seen_by_any, offs_m, diagonal, scale_log2,
+                stride_kn, stride_kd, stride_vn, stride_vd, D, Dv, BLOCK_D, BLOCK_DV, BLOCK_N,
+                CAUSAL, "never", METHOD, WITH_LSE, SEED, DOT_PRECISION, WIDE,
+            )  # fmt: skip
+        last_end = seen_by_any
+    else:
+        last_end = tl.maximum(seen_by_any, 1)
+    for start_n in range(unmasked_end, last_end, BLOCK_N):
+        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = _attend_tile(
+            pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
+            q, k_ptr, v_ptr, start_n, seen_by_all, seen_by_any, offs_m, diagonal, scale_log2,
+            stride_kn, stride_kd, stride_vn, stride_vd, D, Dv, BLOCK_D, BLOCK_DV, BLOCK_N,
+            CAUSAL, "always" if SPLIT_LOOP else "branch", METHOD, WITH_LSE, SEED, DOT_PRECISION,
+            WIDE,
+        )  # fmt: skip
+
+    SEPARATE_LSE: tl.constexpr = (
+        (WITH_LSE and METHOD != "plain") and v_ptr.dtype.element_ty != tl.float32
+    )
+    out, lse = online_finalize(
+        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, SEPARATE_LSE
+    )
+    store_tile(out_ptr, out, start_m, Sq, stride_om, stride_od, Dv, WIDE)
+    if WITH_LSE:
+        store_rows(advance(lse_ptr, pid_bh, Sq), lse, start_m, Sq)
+
+
+@triton.jit(do_not_specialize=["Hq", "group", "Sq", "Sk", "diagonal", "tiles_m", "tasks"])
+def _attention_fwd_kernel(
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, scale_log2,
+    stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
+    stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
+    Hq, group, Sq, Sk, diagonal, tiles_m, tasks,
+    D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, METHOD: tl.constexpr,
+    WITH_LSE: tl.constexpr, SEED: tl.constexpr, COMP_DTYPE: tl.constexpr,
+    DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr, WIDE: tl.constexpr,
+    CORE_LOOP: tl.constexpr,
+):  # fmt: skip
+    """Attention of [B, Hq, Sq, D] queries to [B, Hk, Sk, D] keys and [B, Hk, Sk, Dv] values.
+
+    CORE_LOOP: one program per core, which loops over the tasks (NPU); otherwise one program per
+    task (GPU).
+    """
+    if CORE_LOOP:
+        for task in range(tl.program_id(0), tasks, tl.num_programs(0)):
+            _attention_fwd_tile(
+                task, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, scale_log2,
+                stride_qb, stride_qh, stride_qm, stride_qd,
+                stride_kb, stride_kh, stride_kn, stride_kd,
+                stride_vb, stride_vh, stride_vn, stride_vd,
+                stride_ob, stride_oh, stride_om, stride_od,
+                Hq, group, Sq, Sk, diagonal, tiles_m,
+                D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, CAUSAL, METHOD, WITH_LSE, SEED,
+                COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP, WIDE,
+            )  # fmt: skip
+    else:
+        _attention_fwd_tile(
+            tl.program_id(0), q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, scale_log2,
+            stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
+            stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
+            Hq, group, Sq, Sk, diagonal, tiles_m,
+            D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, CAUSAL, METHOD, WITH_LSE, SEED,
+            COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP, WIDE,
+        )  # fmt: skip
