@@ -92,10 +92,10 @@ class CompileReport:
     def summary(self) -> str:
         """Say in one line what came of it."""
         what = f"{self.kernel_name} for {self.arch}: "
+        said = " | ".join(self.diagnostics) or "it printed no reason"
         if self.timed_out:
-            return what + f"the compiler was stopped after {self.seconds:.0f} s"
+            return what + f"the compiler was stopped after {self.seconds:.0f} s: {said}"
         if self.aborted:
-            said = " | ".join(self.diagnostics) or "it printed no reason"
             return what + f"the compiler aborted ({self.aborted}): {said}"
         if self.overflow and self.returncode:
             over = self.overflow
@@ -104,7 +104,7 @@ class CompileReport:
                 f"{over.available_bits}; use a smaller tile"
             )
         if self.returncode:
-            return what + f"rejected (status {self.returncode}): {' | '.join(self.diagnostics)}"
+            return what + f"rejected (status {self.returncode}): {said}"
         if self.retried:
             why = " | ".join(self.notes) or "an overflow at the first attempt"
             return what + f"compiles only after a retry: {why}"

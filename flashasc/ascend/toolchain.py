@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 Family = Literal["A2", "A3", "A5"]
+ToolName = Literal["compile", "opt"]
 
 
 def _names(prefix: str, suffixes: str) -> tuple[str, ...]:
@@ -75,7 +76,7 @@ def family(arch: str) -> Family:
     raise ValueError(f"arch: expected an Ascend processor name, got {arch!r}; known ones:{lines}")
 
 
-def bishengir_tool(name: Literal["compile", "opt"], arch: str) -> Path:
+def bishengir_tool(name: ToolName, arch: str) -> Path:
     """Find the `bishengir` binary that serves a processor.
 
     Args:

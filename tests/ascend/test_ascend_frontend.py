@@ -1,0 +1,329 @@
+from __future__ import annotations
+
+import concurrent.futures
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton.backends.ascend", reason="triton-ascend is not installed")
+
+import triton
+from ascend_kernels import (
+    A2,
+    A3,
+    A5,
+    TARGETS,
+    multiply,
+    normalise_rows,
+    product,
+    reduction,
+    rows,
+    type_error,
+)
+
+from flashasc import _triton
+from flashasc.ascend import Lowered, ToolchainError, lower
+
+HERE = Path(__file__).parent
+
+
+def parameters(lowered: Lowered) -> list[str]:
+    """The kernel's own parameters in the text, without attributes."""
+    head = re.search(r"func\.func @\w+\((.*)\) attributes", lowered.linalg)
+    assert head is not None
+    types = re.findall(r"%arg\d+: ([^{,]+[^{, ])", head[1])
+    # two hidden memrefs before them; grid sizes and program ids after
+    assert types[:2] == ["memref<?xi8>"] * 2
+    assert types[-6:] == ["i32"] * 6
+    return types[2:-6]
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+def test_a_kernel_lowers_to_linalg(arch: str) -> None:
+    lowered = lower(*rows(), arch)
+    assert lowered.kernel_name == "normalise_rows"
+    assert lowered.arch == arch
+    assert lowered.mix_mode == "aiv"
+    assert lowered.arguments == (
+        ("x_ptr", "*fp16"),
+        ("y_ptr", "*fp16"),
+        ("n_rows", "i32"),
+        ("eps", "fp32"),
+    )
+    assert parameters(lowered) == ["memref<?xf16>", "memref<?xf16>", "i32", "f32"]
+    assert "linalg.reduce" in lowered.linalg
+    # the compiler is given the text without it
+    assert "mix_mode" not in lowered.linalg
+
+
+def test_a_product_runs_on_the_cube_cores() -> None:
+    lowered = lower(*product(), A2)
+    assert lowered.mix_mode == "mix"
+    assert "linalg.matmul" in lowered.linalg
+
+
+def test_options_follow_the_generation() -> None:
+    names = ("multibuffer", "enable_auto_bind_sub_block", "compile_on_910_95")
+    chosen = {arch: [lower(*rows(), arch).options[name] for name in names] for arch in TARGETS}
+    assert chosen[A2] == chosen[A3] == [True, True, False]
+    assert chosen[A5] == [False, False, True]
+    changed = lower(*rows(), A5, options={"multibuffer": True})
+    assert [changed.options[name] for name in names] == [True, False, True]
+
+
+def test_a_constant_leaves_the_arguments_and_folds_as_in_the_jit() -> None:
+    kernel, signature, constants = product()
+    whole = lower(kernel, signature, constants, A2)
+    fixed = lower(kernel, signature, {**constants, "stride": 1}, A2)
+    assert fixed.arguments == whole.arguments[:-1]
+    assert len(parameters(fixed)) == len(parameters(whole)) - 1
+    unlisted = {name: kind for name, kind in signature.items() if name != "stride"}
+    assert lower(kernel, unlisted, {**constants, "stride": 1}, A2) == fixed
+
+
+def test_the_order_of_the_signature_does_not_matter() -> None:
+    kernel, signature, constants = product()
+    backwards = dict(reversed(signature.items()))
+    assert lower(kernel, backwards, constants, A2) == lower(kernel, signature, constants, A2)
+
+
+def test_divisibility_marks_the_arguments_it_names() -> None:
+    lowered = lower(*rows(), A2, divisible_by_16=("y_ptr", "n_rows"))
+    marked = re.findall(r"%arg(\d+): [^,{]+\{tt\.divisibility = 16 : i32", lowered.linalg)
+    assert marked == ["3", "4"]
+    assert "divisibility" not in lower(*rows(), A2).linalg
+
+
+def test_the_same_kernel_gives_the_same_text_from_many_threads() -> None:
+    cases = [(case, arch) for case in (rows(), product(), reduction("sum")) for arch in TARGETS]
+    alone = [lower(*case, arch) for case, arch in cases]
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(lambda job: lower(*job[0], job[1]), cases * 4))
+    assert together == alone * 4
+
+
+COMPARE = """
+import os, stat, sys
+from pathlib import Path
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+sys.path.insert(0, sys.argv[1])
+from ascend_kernels import rows, product
+from flashasc.ascend import bishengir_tool, compiler_flags, lower
+
+work, arch, a5 = Path(sys.argv[2]), sys.argv[3], sys.argv[4] == "A5"
+fake = work / "bishengir-compile"
+real = bishengir_tool("compile", arch)
+fake.write_text(f'''#!/bin/sh
+if [ "$1" = --help ]; then exec {real} --help; fi
+cp "$1" {work}/given.mlir
+shift
+echo "$@" > {work}/flags
+while [ "$1" != -o ]; do shift; done
+echo binary > "$2.o"
+cp "$2.o" "$2_reloc.o"
+''')
+fake.chmod(0o755)
+os.environ["PATH"] = f"{work}:{os.environ['PATH']}"
+
+class Utils:
+    def get_arch(self):
+        return arch
+
+# triton.compile uses a copy of the backend's module that Triton loaded under another name
+backend = make_backend(GPUTarget("npu", arch, 0))
+type(backend).add_stages.__globals__["NPUUtils"] = Utils
+options = {}
+if a5:
+    options = dict(compile_on_910_95=True, multibuffer=False,
+                   enable_auto_bind_sub_block=False, enable_select_analysis=True)
+for kernel, signature, constants in (rows(), product()):
+    source = ASTSource(fn=kernel, signature=signature, constants=constants)
+    triton.compile(source, target=GPUTarget("npu", arch, 0), options=options)
+    ours = lower(kernel, signature, constants, arch)
+    assert (work / "given.mlir").read_text() == ours.linalg
+    theirs = (work / "flags").read_text().split(" -o ")[0].split()
+    assert sorted(theirs) == sorted(compiler_flags(ours)), (theirs, compiler_flags(ours))
+"""
+
+
+@pytest.mark.parametrize("arch, generation", [(A2, "A2"), (A3, "A3"), (A5, "A5")])
+def test_the_compiler_would_be_given_the_same_text_and_options_by_triton_ascend(
+    arch: str, generation: str, run_python, tmp_path: Path
+) -> None:
+    pytest.importorskip("ascendnpuir", reason="ascendnpu-ir is not installed")
+    work = tmp_path / "work"
+    work.mkdir()
+    run_python(
+        COMPARE,
+        str(HERE),
+        str(work),
+        arch,
+        generation,
+        env={"TRITON_CACHE_DIR": str(tmp_path / "cache")},
+    )
+
+
+UNCHANGED = """
+import os, sys
+import triton
+from triton.backends.ascend import compiler
+from triton.backends.compiler import GPUTarget
+from triton.compiler import make_backend
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+sys.path.insert(0, sys.argv[1])
+from ascend_kernels import TARGETS, rows, product, type_error
+from flashasc.ascend import ToolchainError, lower
+
+def state():
+    front_end = (triton.compiler.compiler, triton.compiler.code_generator, triton.runtime.jit)
+    modules = (compiler, *front_end)
+    return (
+        [dict(vars(module)) for module in modules],
+        [dict(vars(kind)) for kind in (compiler.AscendBackend, compiler.NPUOptions, JITFunction)],
+        dict(type(make_backend(GPUTarget("npu", "Ascend910B3", 0))).add_stages.__globals__),
+        dict(os.environ), dict(triton.backends.backends), driver.default, driver.active,
+    )
+
+before = state()
+for arch in TARGETS:
+    for case in (rows(), product()):
+        lower(*case, arch)
+    try:
+        lower(type_error, {"x_ptr": "*fp32", "n": "i32"}, {}, arch)
+        raise SystemExit("not rejected")
+    except ToolchainError:
+        pass
+assert state() == before
+assert all(not kernel.cache for kernel in (rows()[0], product()[0]))
+"""
+
+
+def test_no_state_of_triton_changes(run_python) -> None:
+    run_python(UNCHANGED, str(HERE))
+
+
+def test_no_driver_is_needed(run_python) -> None:
+    run_python(
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from ascend_kernels import rows\n"
+        "from flashasc.ascend import lower\n"
+        "lower(*rows(), 'Ascend910B3')\n"
+        "from triton.runtime import driver\n"
+        "try:\n    driver.active.get_current_target()\n"
+        "except RuntimeError as error:\n    assert '0 active drivers' in str(error)\n"
+        "else:\n    raise SystemExit('there is a driver here: this test shows nothing')\n",
+        str(HERE),
+    )
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+def test_what_the_front_end_rejects_is_named(arch: str) -> None:
+    with pytest.raises(ToolchainError, match=f"kernel type_error, {arch}.*front end") as raised:
+        lower(type_error, {"x_ptr": "*fp32", "n": "i32"}, {}, arch)
+    error = raised.value
+    assert (error.step, error.kernel) == ("triton front end", "type_error")
+    # where in the kernel, as Triton shows it
+    assert "tl.store(x_ptr, tl.load(n))" in str(error)
+
+
+def test_an_unknown_type_is_named() -> None:
+    kernel, signature, constants = rows()
+    with pytest.raises(ToolchainError, match="'float16'"):
+        lower(kernel, {**signature, "x_ptr": "*float16"}, constants, A2)
+
+
+def test_a_failing_adapter_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from triton.backends.ascend import compiler
+
+    broken = tmp_path / "triton-adapter-opt"
+    broken.write_text("#!/bin/sh\necho 'kernel.mlir:1:1: error: it broke' >&2\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(compiler, "_get_triton_adapter_opt_path", lambda: str(broken))
+    with pytest.raises(ToolchainError, match=r"status 3\): .*it broke") as raised:
+        lower(*rows(), A2)
+    assert raised.value.step == "triton-adapter-opt"
+    assert raised.value.kernel == "normalise_rows"
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"signature": {"zebra": "i32"}}, r"signature: \['zebra'\] are not arguments of kernel"),
+        ({"constants": {"zebra": 1}}, r"constants: \['zebra'\] are not arguments"),
+        ({"divisible_by_16": ["zebra"]}, r"divisible_by_16: \['zebra'\]"),
+        ({"drop": "n_rows"}, r"signature: no type for \['n_rows'\]"),
+        ({"drop": "N"}, r"constants: no value for the constexpr \['N'\]"),
+        (
+            {"options": {"num_wraps": 4}},
+            r"has no \['num_wraps'\]; it has .*num_warps",
+        ),
+    ],
+)
+def test_names_that_do_not_match_are_refused(change: dict, message: str) -> None:
+    kernel, signature, constants = rows()
+    signature = {**signature, **change.get("signature", {})}
+    constants = {**constants, **change.get("constants", {})}
+    signature.pop(change.get("drop"), None)
+    constants.pop(change.get("drop"), None)
+    extra = {name: change[name] for name in ("divisible_by_16", "options") if name in change}
+    with pytest.raises(ValueError, match=message):
+        lower(kernel, signature, constants, A2, **extra)
+
+
+def test_an_unknown_processor_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"(?s)got 'Ascend910C'.*Ascend910B3"):
+        lower(*rows(), "Ascend910C")
+
+
+def test_something_other_than_a_kernel_is_refused() -> None:
+    _, signature, constants = rows()
+    with pytest.raises(TypeError, match=r"expected a @triton.jit function, got function"):
+        lower(normalise_rows.fn, signature, constants, A2)
+    wrapped = triton.heuristics({"BLOCK_M": lambda arguments: 16})(multiply)
+    with pytest.raises(TypeError, match=r"pass the function under the decorator, kernel\.fn"):
+        lower(wrapped, signature, constants, A2)
+
+
+def test_an_interpreted_kernel_is_refused(run_python) -> None:
+    run_python(
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from ascend_kernels import rows\n"
+        "from flashasc.ascend import lower\n"
+        "try:\n    lower(*rows(), 'Ascend910B3')\n"
+        "except TypeError as error:\n    assert 'unset that' in str(error), error\n"
+        "else:\n    raise SystemExit('not refused')\n",
+        str(HERE),
+        env={"TRITON_INTERPRET": "1"},
+    )
+
+
+@pytest.mark.parametrize(
+    "here, message",
+    [
+        (_triton.TritonInfo(None), "no Triton is installed"),
+        (_triton.TritonInfo("upstream", "3.6.0", Path("/site/triton")), r"upstream Triton 3\.6\.0"),
+    ],
+)
+def test_without_triton_ascend_the_error_says_what_is_there(
+    here: _triton.TritonInfo, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_triton, "installed", lambda: here)
+    with pytest.raises(ToolchainError, match=rf"{message}.*pip install 'flashasc\[offline\]'"):
+        lower(*rows(), A2)
+
+
+def test_a_triton_ascend_that_cannot_be_imported_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import sys
+
+    import triton.backends.ascend
+
+    monkeypatch.delattr(triton.backends.ascend, "compiler")
+    monkeypatch.setitem(sys.modules, "triton.backends.ascend.compiler", None)
+    with pytest.raises(ToolchainError, match=r"can't be imported .*pip install"):
+        lower(*rows(), A2)
