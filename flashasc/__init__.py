@@ -1,0 +1,7 @@
+"""Fused attention for Ascend NPUs, in Triton, whose accuracy does not fall with the sequence."""
+
+from .attention import attention, explain
+
+__version__ = "0.1.0.dev0"
+
+__all__ = ["attention", "explain"]

@@ -36,7 +36,6 @@ class AttentionProblem:
     scale: float
     precision: Precision
     with_lse: bool
-    needs_grad: bool
 
     @property
     def group(self) -> int:

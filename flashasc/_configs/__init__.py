@@ -7,6 +7,9 @@ from typing import Literal
 
 import torch
 
+from .._problem import AttentionProblem
+from .._target import Target
+
 
 @dataclass(frozen=True)
 class TileConfig:
@@ -37,3 +40,53 @@ class TileConfig:
     dot_precision: str = "ieee"
     num_warps: int | None = None
     num_stages: int | None = None
+
+    def compiler_options(self) -> dict[str, int | bool]:
+        """Options of an upstream Triton launch; an Ascend compiler takes none of them."""
+        if self.num_warps is None or self.num_stages is None:
+            return {}
+        # fused multiply-adds are written where they are wanted: contracted by the compiler,
+        # `score * scale - pivot` may come out above 0 and overflow for huge scores
+        return {
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+            "enable_fp_fusion": False,
+        }
+
+
+def choose(problem: AttentionProblem, target: Target) -> TileConfig:
+    """The first row of the target's table that serves the problem.
+
+    The choice depends on dtype, precision and head sizes alone, never on the batch: results are
+    batch-invariant.
+
+    Raises:
+        NotImplementedError: no row for this target or head size.
+    """
+    from . import ascend, nvidia
+
+    table = {"ascend": ascend.TILES, "nvidia": nvidia.TILES}[target.family]
+    rows = [row for row in table if target.arch in row.targets]
+    if not rows:
+        known = sorted({arch for row in table for arch in row.targets})
+        raise NotImplementedError(
+            f"flashasc has no tile table for {target.arch}; it has for {', '.join(known)}. "
+            'Use impl="reference", which is plain PyTorch'
+        )
+    for row in rows:
+        if fits(row, problem):
+            return row
+    raise NotImplementedError(
+        f"head sizes D={problem.D}, Dv={problem.Dv} in {problem.dtype} are not supported by the "
+        f"kernels for {target.arch}, which take 1 to {max(row.max_head for row in rows)}; use "
+        'impl="reference", which is plain PyTorch'
+    )
+
+
+def fits(row: TileConfig, problem: AttentionProblem) -> bool:
+    """Whether a row of the table serves a problem; that it fits the chip is tested by compiling."""
+    return (
+        row.dtype == problem.dtype
+        and row.precision == problem.precision
+        and max(problem.D, problem.Dv) <= row.max_head
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -14,6 +16,7 @@ from blocks.softmax import online_finalize, online_init, online_update
 
 from .._configs import TileConfig
 from .._problem import AttentionProblem
+from .._target import Target
 from .launch import Route, launch
 
 
@@ -172,3 +175,93 @@ def _attention_fwd_kernel(
             D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, CAUSAL, METHOD, WITH_LSE, SEED,
             COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP, WIDE,
         )  # fmt: skip
+
+
+def kernel_constants(problem: AttentionProblem, config: TileConfig, wide: bool) -> dict[str, Any]:
+    """The kernel's constexpr arguments, by name, for one problem and one row of the tile table."""
+    return dict(
+        D=problem.D,
+        Dv=problem.Dv,
+        BLOCK_D=_block(problem.D),
+        BLOCK_DV=_block(problem.Dv),
+        BLOCK_M=config.block_m,
+        BLOCK_N=config.block_n,
+        CAUSAL=problem.causal,
+        METHOD="plain" if problem.precision == "standard" else "kahan",
+        WITH_LSE=problem.with_lse,
+        SEED=config.seed_product,
+        COMP_DTYPE=tl.bfloat16 if config.comp_dtype == torch.bfloat16 else tl.float32,
+        DOT_PRECISION=config.dot_precision,
+        SPLIT_LOOP=config.split_loop,
+        WIDE=wide,
+        CORE_LOOP=config.core_loop,
+    )
+
+
+def kernel_signature(problem: AttentionProblem) -> dict[str, str]:
+    """Triton types of the kernel's runtime arguments, by name, as `launch_attention_fwd` passes them
+    for tensors whose strides and sizes fit in 32 bits."""
+    dtype = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+    types = {"out_ptr": f"*{dtype[problem.out_dtype]}", "lse_ptr": "*fp32", "scale_log2": "fp32"}
+    types |= dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), f"*{dtype[problem.dtype]}")
+    constants = {p.name for p in _attention_fwd_kernel.params if p.is_constexpr}
+    return {
+        name: types.get(name, "i32")
+        for name in _attention_fwd_kernel.arg_names
+        if name not in constants
+    }
+
+
+def launch_attention_fwd(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    problem: AttentionProblem,
+    config: TileConfig,
+    target: Target,
+    route: Route,
+) -> None:
+    """Write the attention output, and its log-sum-exp unless `lse` is None.
+
+    Args:
+        q: [B, Hq, Sq, D] any strides.
+        k: [B, Hk, Sk, D] any strides.
+        v: [B, Hk, Sk, Dv] any strides.
+        out: [B, Hq, Sq, Dv] any strides. Every element is written.
+        lse: [B, Hq, Sq] fp32, contiguous, natural-log units.
+        problem: the facts of the call; not empty.
+        config, target, route: what the dispatcher chose.
+    """
+    tiles_m = triton.cdiv(problem.Sq, config.block_m)
+    tasks = problem.B * problem.Hq * tiles_m
+    views = (("q", "bhmd", q), ("k", "bhnd", k), ("v", "bhnd", v), ("o", "bhmd", out))
+    strides = {
+        f"stride_{letter}{dim}": stride
+        for letter, dims, tensor in views
+        for dim, stride in zip(dims, tensor.stride(), strict=True)
+    }
+    largest = max(abs(stride) for tensor in (q, k, v, out) for stride in tensor.stride()[2:])
+    wide = largest * 2 * max(config.block_m, config.block_n, 256) >= 2**31
+    args = dict(
+        q_ptr=q, k_ptr=k, v_ptr=v, out_ptr=out, lse_ptr=lse,
+        scale_log2=problem.scale * LOG2E.value, **strides,
+        Hq=problem.Hq, group=problem.group, Sq=problem.Sq, Sk=problem.Sk,
+        diagonal=problem.diagonal, tiles_m=tiles_m, tasks=tasks,
+    )  # fmt: skip
+    launch(
+        _attention_fwd_kernel,
+        min(tasks, target.cores) if config.core_loop else tasks,
+        args,
+        kernel_constants(problem, config, wide),
+        route=route,
+        device=problem.device,
+        arch=target.arch,
+        options=config.compiler_options(),
+    )
+
+
+def _block(size: int) -> int:
+    """Columns of the tile that holds `size` columns: a power of two that a product accepts."""
+    return max(16, triton.next_power_of_2(size))

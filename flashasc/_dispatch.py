@@ -1,0 +1,74 @@
+"""The one place that picks between two ways of computing, and says why."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from ._configs import TileConfig, choose
+from ._problem import AttentionProblem
+from ._target import Target, target_of
+from ._triton import require
+
+Impl = Literal["auto", "triton", "reference"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a call is computed. `print(plan)` says it in words."""
+
+    route: Literal["reference", "device", "native", "interpreter"]
+    reason: str
+    target: Target | None = None
+    """What the kernel is compiled for; None for the reference."""
+    config: TileConfig | None = None
+    """The row of the tile table it runs with; None for the reference."""
+
+    def __str__(self) -> str:
+        if self.config is None or self.target is None:
+            return f"reference (plain PyTorch): {self.reason}"
+        where = {
+            "device": f"Triton kernel on {self.target.arch}",
+            "native": f"Triton kernel, lowered for {self.target.arch}, natively on the CPU",
+            "interpreter": "Triton kernel in Triton's interpreter",
+        }[self.route]
+        tile = f"tile {self.config.block_m} x {self.config.block_n}"
+        loop = "one program a core" if self.config.core_loop else "one program a tile"
+        return f"{where}: {self.reason}; {tile}, {loop} ({self.config.source})"
+
+
+def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
+    """Choose the route, the target and the tile for a call.
+
+    An explicit `impl` is never replaced by another one.
+
+    Raises:
+        NotImplementedError: the kernel cannot do this, or has no table for this device.
+        ImportError: the kernel is needed and no fitting Triton is installed.
+    """
+    device = problem.device.type
+    match impl, device:
+        case "reference", _:
+            return Plan("reference", "asked for")
+        case "auto", "cpu" | "meta":
+            return Plan("reference", f"{device} tensors; impl='triton' would run the kernel")
+        case "auto", _ if problem.dtype == torch.float64:
+            return Plan("reference", "float64, which no kernel computes in")
+    if problem.dtype == torch.float64:
+        raise NotImplementedError(
+            "the kernels do not compute in float64; use impl='reference', which is plain PyTorch"
+        )
+    if device == "meta":
+        raise NotImplementedError("kernels do not run on meta tensors; use impl='auto'")
+    reason = "asked for" if impl == "triton" else f"{device} tensors"
+    if device == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
+        route: Literal["device", "native", "interpreter"] = "interpreter"
+        reason += ", TRITON_INTERPRET=1"
+    else:
+        route = "native" if device == "cpu" else "device"
+    require(device, interpreted=route == "interpreter")  # type: ignore[arg-type]
+    target = target_of(problem.device)
+    return Plan(route, reason, target, choose(problem, target))

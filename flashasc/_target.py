@@ -1,0 +1,62 @@
+"""What hardware a tensor's device is: the only file that asks. Lazy and cached."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import torch
+
+DEFAULT_NATIVE_ARCH = "Ascend910B3"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What kernels are compiled for."""
+
+    family: Literal["ascend", "nvidia"]
+    arch: str
+    """As the compiler spells it: "Ascend910B3", "sm_90"."""
+    cores: int
+    """Programs of a core loop: cube cores of an NPU, multiprocessors of a GPU."""
+
+
+def target_of(device: torch.device) -> Target:
+    """The target whose kernels serve tensors on this device.
+
+    A CPU stands for the Ascend target that `FLASHASC_NATIVE_ARCH` names (Ascend910B3 without it):
+    kernels lowered for it run natively there.
+
+    Raises:
+        NotImplementedError: no kernels for this kind of device.
+    """
+    match device.type:
+        case "cpu":
+            # 20 cube cores: Ascend910B3. Results do not depend on it, each task stands alone.
+            return Target("ascend", os.environ.get("FLASHASC_NATIVE_ARCH", DEFAULT_NATIVE_ARCH), 20)
+        case "cuda" if torch.version.hip is None:
+            return _nvidia(device.index if device.index is not None else torch.cuda.current_device())
+        case "npu":
+            return _ascend()
+    raise NotImplementedError(
+        f"flashasc has no kernels for {device.type} devices; "
+        'use impl="reference", which is plain PyTorch'
+    )
+
+
+@lru_cache
+def _nvidia(index: int) -> Target:
+    properties = torch.cuda.get_device_properties(index)
+    arch = f"sm_{properties.major}{properties.minor}"
+    return Target("nvidia", arch, properties.multi_processor_count)
+
+
+@lru_cache
+def _ascend() -> Target:
+    from triton.runtime import driver
+
+    return Target(
+        "ascend", driver.active.get_current_target().arch, driver.active.utils.get_aicore_num()
+    )
