@@ -152,7 +152,7 @@ def _make_venv(venv: Path) -> None:
 def _install(env: Environment, venv: Path) -> None:
     constraints = ROOT / env.constraints
     torch_source = _torch_source(venv, constraints)
-    _say(f"{env.folder}: installing torch (CPU build: about 200 MB)")
+    _say(f"{env.folder}: installing torch")
     _pip(venv, "install", "torch", *torch_source, "-c", constraints)
     _say(f"{env.folder}: installing flashasc[{env.extras}]")
     _pip(venv, "install", "-e", f"{ROOT}[{env.extras}]", *torch_source, "-c", constraints)
@@ -180,7 +180,7 @@ def _torch_source(venv: Path, constraints: Path) -> list[str]:
 def _torch_is_cpu_build(venv: Path, constraints: Path, options: list[str]) -> bool:
     """Ask pip which torch it would install; a build that brings Triton along is a CUDA build."""
     question = ["install", "--dry-run", "--ignore-installed", "--no-deps", "--report", "-"]
-    command = [str(_python(venv)), "-m", "pip", *question, "--quiet", *options]
+    command = [str(_python(venv)), "-m", "pip", *question, "-qq", *options]
     command += ["torch", "-c", str(constraints)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -207,8 +207,9 @@ def _check_triton(env: Environment, venv: Path) -> None:
 
 
 def _triton_here(venv: Path) -> dict[str, str]:
+    """What the package itself will say of the Triton in an environment."""
     code = (
-        "import json; from flashasc import _triton; found = _triton.installed(); "
+        "import json, runpy; found = runpy.run_path('flashasc/_triton.py')['installed'](); "
         "print(json.dumps({'kind': found.kind, 'summary': found.summary}))"
     )
     command = [str(_python(venv)), "-c", code]
@@ -218,7 +219,8 @@ def _triton_here(venv: Path) -> dict[str, str]:
 
 
 def _pip(venv: Path, verb: str, *arguments: str | Path) -> None:
-    quiet = ["--quiet", "--disable-pip-version-check"]
+    # twice quiet: errors alone
+    quiet = ["-qq", "--disable-pip-version-check"]
     _run([_python(venv), "-m", "pip", verb, *quiet, *arguments])
 
 

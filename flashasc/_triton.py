@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Literal
 
 TritonKind = Literal["ascend", "upstream", "shadowed"]
-DeviceKind = Literal["npu", "cuda", "cpu"]
 
 # distributions that own the module `triton`; all but the first are builds of upstream Triton
 _OWNERS = (
@@ -35,8 +34,8 @@ _OWNERS = (
     "pytorch-triton-xpu",
     "triton-windows",
 )
-_EXTRA: dict[DeviceKind, str] = {"npu": "ascend", "cuda": "cuda", "cpu": "offline"}
-_PLACE: dict[DeviceKind, str] = {
+_EXTRA = {"npu": "ascend", "cuda": "cuda", "cpu": "offline"}
+_PLACE = {
     "npu": "on an Ascend NPU",
     "cuda": "on an NVIDIA GPU",
     "cpu": "natively on the CPU",
@@ -85,11 +84,12 @@ def find(path: Sequence[str]) -> TritonInfo:
     return _identify(importlib.machinery.PathFinder.find_spec("triton", path), path)
 
 
-def require(device_kind: DeviceKind, *, interpreted: bool = False) -> TritonInfo:
+def require(device_kind: str, *, interpreted: bool = False) -> TritonInfo:
     """Make sure that the Triton here can run a kernel on a kind of device.
 
     Args:
-        device_kind: "npu" and "cpu" (the native route) need triton-ascend, "cuda" needs upstream.
+        device_kind: type of a torch.device. "npu" and "cpu" (the native route) need triton-ascend,
+            "cuda" needs upstream Triton.
         interpreted: the kernel will run in Triton's interpreter, which either Triton has.
 
     Returns:
@@ -98,9 +98,13 @@ def require(device_kind: DeviceKind, *, interpreted: bool = False) -> TritonInfo
     Raises:
         ImportError: no Triton is installed.
         RuntimeError: it is the other Triton, or one that another package overwrote or hides.
+        NotImplementedError: no kernel runs on that kind of device.
     """
     if device_kind not in _EXTRA:
-        raise ValueError(f"device_kind: expected one of {tuple(_EXTRA)}, got {device_kind!r}")
+        raise NotImplementedError(
+            f"device: kernels run on {', '.join(_EXTRA)} tensors, got {device_kind!r}; "
+            "impl='reference' runs on any device"
+        )
     found = installed()
     wanted: TritonKind = "upstream" if device_kind == "cuda" else "ascend"
     if found.kind == wanted or (interpreted and found.kind in ("ascend", "upstream")):
@@ -121,7 +125,7 @@ def _needed(wanted: TritonKind, interpreted: bool) -> str:
     return "triton-ascend" if wanted == "ascend" else "upstream Triton (package triton)"
 
 
-def _install_command(device_kind: DeviceKind) -> str:
+def _install_command(device_kind: str) -> str:
     command = f"pip install 'flashasc[{_EXTRA[device_kind]}]'"
     if device_kind == "cpu" and sys.version_info >= _ASCEND_WHEELS_END:
         command += (

@@ -39,9 +39,10 @@ def run_python() -> RunPython:
     def run(
         code: str, *arguments: str, env: dict[str, str] | None = None, timeout: float = 300
     ) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         done = subprocess.run(
             [sys.executable, "-c", code, *arguments],
-            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+            env={**os.environ, "PYTHONPATH": path, **(env or {})},
             capture_output=True,
             text=True,
             timeout=timeout,

@@ -1,0 +1,206 @@
+"""Who may import whom, and what importing the package costs and does."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from flashasc import _triton, attention
+from tests.conftest import ROOT, RunPython
+
+# layer -> the layers it may import, besides itself. A layer is a module or folder of flashasc, or
+# the package blocks. Every pair here also stands in the picture in CONTRIBUTING.md.
+MAY_IMPORT: dict[str, set[str]] = {
+    "flashasc": {"attention"},
+    "attention": {"_validate", "_problem", "_dispatch", "_ops"},
+    "_validate": {"_problem"},
+    "_ops": {"_dispatch", "_problem", "kernels", "reference"},
+    "_dispatch": {"_problem", "_configs", "_target", "_triton"},
+    "_configs": {"_problem", "_target"},
+    "_target": {"_triton"},
+    "_problem": set(),
+    "reference": {"_problem"},
+    "kernels": {"_problem", "_configs", "_target", "_triton", "_interpreter", "native", "blocks"},
+    "native": {"ascend", "_target", "_triton"},
+    "ascend": {"_triton"},
+    "testing": {"reference"},
+    "_interpreter": set(),
+    "_triton": set(),
+    "blocks": set(),
+}
+# everything else that a layer may import: the standard library, and of other packages
+PACKAGES = {
+    "blocks": {"triton"},
+    "kernels": {"torch", "triton"},
+    "_interpreter": {"numpy", "triton"},
+    "native": {"numpy", "torch", "triton"},
+    "ascend": {"triton", "torch"},
+    "_target": {"torch", "triton"},
+    "_triton": set(),
+}
+OTHERS = {"torch", "einops", "numpy"}
+# modules of `blocks` and `kernels` alone may need Triton to be imported
+IMPORT_TRITON_AT_ONCE = {"blocks", "kernels"}
+
+
+def files() -> list[Path]:
+    found = sorted([*ROOT.glob("flashasc/**/*.py"), *ROOT.glob("blocks/**/*.py")])
+    assert len(found) > 15
+    return found
+
+
+def module_of(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer_of(module: str) -> str:
+    top, _, rest = module.partition(".")
+    return rest.partition(".")[0] or "flashasc" if top == "flashasc" else top
+
+
+def imports(file: Path) -> Iterator[tuple[str, bool]]:
+    """(module, at once): every module a file imports, and whether importing the file does it."""
+    tree = ast.parse(file.read_text())
+    package = module_of(file) if file.name == "__init__.py" else module_of(file).rpartition(".")[0]
+    delayed = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node not in delayed
+        elif isinstance(node, ast.ImportFrom):
+            start = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*(start if node.level else []), *filter(None, [node.module])])
+            for alias in node.names:
+                inner = ROOT.joinpath(*base.split("."), alias.name)
+                is_module = inner.with_suffix(".py").is_file() or inner.is_dir()
+                yield (f"{base}.{alias.name}" if is_module else base), node not in delayed
+
+
+@pytest.mark.parametrize("file", files(), ids=module_of)
+def test_imports_go_one_way(file: Path) -> None:
+    layer = layer_of(module_of(file))
+    assert layer in MAY_IMPORT, f"{file.name}: a new layer; give it a place in MAY_IMPORT"
+    for module, _ in imports(file):
+        target = layer_of(module)
+        if module.partition(".")[0] in ("flashasc", "blocks") and target != layer:
+            assert target in MAY_IMPORT[layer], f"{layer} must not import {module}"
+
+
+@pytest.mark.parametrize("file", files(), ids=module_of)
+def test_other_packages(file: Path) -> None:
+    layer = layer_of(module_of(file))
+    for module, at_once in imports(file):
+        name = module.partition(".")[0]
+        if name in ("flashasc", "blocks", "__future__") or name in sys.stdlib_module_names:
+            continue
+        assert name in PACKAGES.get(layer, OTHERS), f"{layer} must not import {module}"
+        if name == "triton" and layer not in IMPORT_TRITON_AT_ONCE:
+            assert not at_once, f"{layer} may import triton inside a function only"
+
+
+def test_the_layers_have_an_order() -> None:
+    """No circle in the table itself."""
+    done: set[str] = set()
+    while len(done) < len(MAY_IMPORT):
+        ready = {layer for layer, below in MAY_IMPORT.items() if below <= done} - done
+        assert ready, f"a circle among {sorted(set(MAY_IMPORT) - done)}"
+        done |= ready
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("from .. import native", "flashasc.native"),
+        ("from .launch import launch", "flashasc.kernels.launch"),
+        ("from flashasc import _triton", "flashasc._triton"),
+        ("def f():\n    import blocks.gemm", "blocks.gemm"),
+    ],
+)
+def test_the_check_sees_every_way_to_import(
+    tmp_path, monkeypatch, code: str, expected: str
+) -> None:
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    file = tmp_path / "flashasc" / "kernels" / "some.py"
+    file.parent.mkdir(parents=True)
+    (tmp_path / "flashasc" / "native").mkdir()
+    (tmp_path / "flashasc" / "_triton.py").touch()
+    file.write_text(code)
+    assert [module for module, _ in imports(file)] == [expected]
+
+
+BLOCKED = """
+import os, sys, torch
+before = set(sys.modules)
+environment = dict(os.environ)
+for name in ("triton", "transformers", "torch_npu"):
+    if name not in sys.modules:
+        sys.modules[name] = None
+def touched(*args, **kwargs):
+    raise AssertionError("importing flashasc asked for a device")
+for name in ("is_available", "device_count", "_lazy_init", "current_device"):
+    setattr(torch.cuda, name, touched)
+import flashasc
+assert dict(os.environ) == environment, "importing flashasc wrote to the environment"
+"""
+
+
+def test_import_with_triton_blocked_and_no_device_touched(run_python: RunPython) -> None:
+    run_python(
+        BLOCKED
+        + """
+q = torch.ones(1, 1, 4, 8)
+assert torch.allclose(flashasc.attention(q, q, q), q), "the reference must work without Triton"
+"""
+    )
+
+
+def test_import_brings_no_optional_package(run_python: RunPython) -> None:
+    run_python("""
+import sys, torch
+before = set(sys.modules)
+import flashasc
+new = {name.partition(".")[0] for name in set(sys.modules) - before}
+assert not new & {"triton", "transformers", "torch_npu", "ascendnpuir", "blocks"}, new
+""")
+
+
+def test_import_is_cheap(run_python: RunPython) -> None:
+    """At most 0.1 s on top of torch, in the best of several processes."""
+    code = """
+import time, torch
+start = time.perf_counter()
+import flashasc
+print(time.perf_counter() - start)
+"""
+    times: list[float] = []
+    while len(times) < 5 and min(times, default=1.0) > 0.1:
+        times.append(float(run_python(code).stdout))
+    assert min(times) <= 0.1, times
+
+
+def test_blocks_stand_alone(run_python: RunPython) -> None:
+    run_python("""
+import pkgutil, sys
+import blocks
+for module in pkgutil.iter_modules(blocks.__path__, "blocks."):
+    __import__(module.name)
+assert "flashasc" not in sys.modules
+""")
+
+
+def test_a_kernel_without_triton_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setattr(_triton, "installed", lambda: _triton.TritonInfo(None))
+    q = torch.ones(1, 1, 4, 8)
+    with pytest.raises(ImportError, match=r"pip install 'flashasc\[offline\]'"):
+        attention(q, q, q, impl="triton")
