@@ -1,0 +1,1 @@
+"""Measurements: what the numbers in the documentation were printed by."""
