@@ -176,17 +176,6 @@ def test_a_real_assembler_is_not_called(
     assert not (tmp_path / "called").exists()
 
 
-def test_nothing_is_left_in_the_temporary_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    for how in ("sum", "hypotenuse"):
-        report = compile_kernel(lower(*reduction(how), A2), cache=False)
-        assert list(tmp_path.iterdir()) == []
-        assert str(tmp_path) not in report.log
-
-
 def test_the_second_report_comes_from_disk(cache_dir: Path) -> None:
     lowered = lower(*rows(), A2)
     first, second = compile_kernel(lowered), compile_kernel(lowered)
@@ -258,6 +247,22 @@ def fake_compiler(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) ->
     fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
     monkeypatch.setattr(compile_module, "bishengir_tool", lambda name, arch: fake)
+
+
+def test_nothing_is_left_in_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    fake_compiler(
+        tmp_path, 'echo $TMPDIR; touch "$TMPDIR/left" "./left-too"; kill -6 $$', monkeypatch
+    )
+    report = compile_kernel(lower(*rows(), A2), cache=False)
+    assert report.aborted == "SIGABRT"
+    assert report.log.startswith(str(temporary))
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from ascend_kernels import (
 )
 
 from flashasc import _triton
-from flashasc.ascend import Lowered, ToolchainError, lower
+from flashasc.ascend import Lowered, ToolchainError, frontend, lower
 
 HERE = Path(__file__).parent
 
@@ -64,12 +65,17 @@ def test_a_product_runs_on_the_cube_cores() -> None:
 
 
 def test_options_follow_the_generation() -> None:
-    names = ("multibuffer", "enable_auto_bind_sub_block", "compile_on_910_95")
+    names = (
+        "multibuffer",
+        "enable_auto_bind_sub_block",
+        "compile_on_910_95",
+        "enable_select_analysis",
+    )
     chosen = {arch: [lower(*rows(), arch).options[name] for name in names] for arch in TARGETS}
-    assert chosen[A2] == chosen[A3] == [True, True, False]
-    assert chosen[A5] == [False, False, True]
+    assert chosen[A2] == chosen[A3] == [True, True, False, False]
+    assert chosen[A5] == [False, False, True, True]
     changed = lower(*rows(), A5, options={"multibuffer": True})
-    assert [changed.options[name] for name in names] == [True, False, True]
+    assert [changed.options[name] for name in names] == [True, False, True, True]
 
 
 def test_a_constant_leaves_the_arguments_and_folds_as_in_the_jit() -> None:
@@ -101,6 +107,24 @@ def test_the_same_kernel_gives_the_same_text_from_many_threads() -> None:
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         together = list(pool.map(lambda job: lower(*job[0], job[1]), cases * 4))
     assert together == alone * 4
+
+
+def test_one_thread_at_a_time_is_in_the_front_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, most = 0, 0
+    original = frontend._to_ttir
+
+    def watched(*arguments):
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.02)
+        inside -= 1
+        return original(*arguments)
+
+    monkeypatch.setattr(frontend, "_to_ttir", watched)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda arch: lower(*rows(), arch), TARGETS * 2))
+    assert most == 1
 
 
 COMPARE = """
