@@ -72,8 +72,8 @@ def measure(keys: int, dtype: torch.dtype, head: int, values: str) -> list[dict[
     for name, run in implementations(q, k, v).items():
         try:
             out = run().double()
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0]
+        except RuntimeError as failure:
+            reason = str(failure).splitlines()[0]
             print(f"{keys:>8} {dtype} {name:<24} does not run: {reason}", flush=True)
             continue
         error = out - exact
