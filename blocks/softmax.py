@@ -178,7 +178,7 @@ def online_merge(
 
     Args:
         pivot_a ... acc_comp_b: the two states, see the module's docstring.
-        WHOLE: both pivots are whole numbers (states over fp32 values), so that the rescale is exact.
+        WHOLE: both pivots are whole numbers (states over fp32 values): the rescale is exact.
 
     Returns:
         One state.

@@ -69,6 +69,6 @@ def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
         reason += ", TRITON_INTERPRET=1"
     else:
         route = "native" if device == "cpu" else "device"
-    require(device, interpreted=route == "interpreter")  # type: ignore[arg-type]
+    require(device, interpreted=route == "interpreter")
     target = target_of(problem.device)
     return Plan(route, reason, target, choose(problem, target))

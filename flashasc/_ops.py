@@ -61,10 +61,8 @@ def attention_fwd(
     with_lse: bool,
     impl: str,
 ) -> tuple[Tensor, Tensor]:
-    """Attention of validated [B, H, S, D] views: (out in the layout's order, lse or an empty [0])."""
-    problem = _problem(
-        q, k, v, scale, causal, diagonal, layout, precision, out_dtype, with_lse
-    )
+    """Attention of validated [B, H, S, D] views: out in the layout's order, and lse or an empty [0]."""
+    problem = _problem(q, k, v, scale, causal, diagonal, layout, precision, out_dtype, with_lse)
     plan = plan_attention(problem, impl)  # type: ignore[arg-type]
     out, lse = _empty_outputs(q, problem)
     out_view = out if layout == "BNSD" else out.transpose(1, 2)
@@ -81,7 +79,15 @@ def attention_fwd(
 
         assert plan.config is not None and plan.target is not None
         launch_attention_fwd(
-            q, k, v, out_view, lse if with_lse else None, problem, plan.config, plan.target, plan.route
+            q,
+            k,
+            v,
+            out_view,
+            lse if with_lse else None,
+            problem,
+            plan.config,
+            plan.target,
+            plan.route,
         )
     return out, lse
 

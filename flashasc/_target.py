@@ -37,7 +37,9 @@ def target_of(device: torch.device) -> Target:
             # 20 cube cores: Ascend910B3. Results do not depend on it, each task stands alone.
             return Target("ascend", os.environ.get("FLASHASC_NATIVE_ARCH", DEFAULT_NATIVE_ARCH), 20)
         case "cuda" if torch.version.hip is None:
-            return _nvidia(device.index if device.index is not None else torch.cuda.current_device())
+            return _nvidia(
+                device.index if device.index is not None else torch.cuda.current_device()
+            )
         case "npu":
             return _ascend()
     raise NotImplementedError(

@@ -161,7 +161,9 @@ def _scale(scale: Any, D: int) -> float:
             "scale must be a Python number; got a tensor, whose value would have to be fetched "
             "from its device. Multiply q by it, or pass scale.item()"
         )
-    if isinstance(scale, bool) or not isinstance(scale, (numbers.Real, torch.SymFloat, torch.SymInt)):
+    if isinstance(scale, bool) or not isinstance(
+        scale, (numbers.Real, torch.SymFloat, torch.SymInt)
+    ):
         raise TypeError(f"scale must be a number or None; got {type(scale).__name__} {scale!r}")
     value = float(scale)
     if not math.isfinite(value):

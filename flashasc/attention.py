@@ -67,8 +67,8 @@ def attention(
     Args:
         q: [B, Hq, Sq, D] (or [B, Sq, Hq, D], see `layout`) float16, bfloat16, float32 or float64,
             any strides. Queries.
-        k: [B, Hk, Sk, D] of the same dtype and device. Keys. Hq must be a multiple of Hk: query head
-            h reads key/value head h // (Hq // Hk).
+        k: [B, Hk, Sk, D] of the same dtype and device. Keys. Hq must be a multiple of Hk: query
+            head h reads key/value head h // (Hq // Hk).
         v: [B, Hk, Sk, Dv]. Values; Dv may differ from D.
         layout: "BNSD" ([batch, heads, sequence, head]) or "BSND" ([batch, sequence, heads, head]).
         causal: hide the keys after each query.

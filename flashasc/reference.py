@@ -21,7 +21,9 @@ SCORES_PER_TILE = 1 << 20
 """Scores held at once, over batch and heads: 4 MiB in float32, about what a CPU cache holds."""
 
 
-def attention_fwd(q: Tensor, k: Tensor, v: Tensor, problem: AttentionProblem) -> tuple[Tensor, Tensor]:
+def attention_fwd(
+    q: Tensor, k: Tensor, v: Tensor, problem: AttentionProblem
+) -> tuple[Tensor, Tensor]:
     """Attention output and log-sum-exp, a tile of queries and a tile of keys at a time.
 
     Args:
@@ -121,7 +123,7 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 class _State:
-    """Running softmax of a tile of query rows; `blocks.softmax` is its counterpart in the kernels."""
+    """Running softmax of a tile of query rows; the kernels' counterpart is `blocks.softmax`."""
 
     def __init__(self, q_tile: Tensor, problem: AttentionProblem) -> None:
         rows = q_tile.shape[:-1]
@@ -158,7 +160,9 @@ class _State:
             self.lse_sum = self._add(self.lse_sum, rescale, weights.sum(-1))
         self.acc = self._add(self.acc, rescale[..., None], factors @ v_tile)
 
-    def _add(self, pair: tuple[Tensor, Tensor], rescale: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _add(
+        self, pair: tuple[Tensor, Tensor], rescale: Tensor, x: Tensor
+    ) -> tuple[Tensor, Tensor]:
         acc, comp = pair
         acc = acc * rescale
         if not self.compensated:
@@ -166,8 +170,8 @@ class _State:
         x = x.add_(comp * rescale)
         total = acc + x
         comp = x.sub_(acc.sub_(total).neg_())
-        # not finite only where total is not: inf - inf would turn an honest infinity into NaN on the
-        # next step
+        # comp is not finite only where total is not either: kept, inf - inf would turn an honest
+        # infinity into NaN on the next step
         return total, comp.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
     def finalize(self) -> tuple[Tensor, Tensor]:
@@ -206,8 +210,9 @@ def _hide(scores: Tensor, rows: slice, keys: slice, problem: AttentionProblem) -
 
 
 def _grouped(x: Tensor, problem: AttentionProblem) -> Tensor:
-    """[B, Hq, M, C] -> [B, Hk, group * M, C]: the query heads that share keys, below one another."""
-    return x.unflatten(1, (problem.Hk, problem.group)).flatten(2, 3)
+    """[B, Hq, M, C] -> [B, Hk, group * M, C]: query heads that share keys, one below the other."""
+    grouped: Tensor = x.unflatten(1, (problem.Hk, problem.group)).flatten(2, 3)
+    return grouped
 
 
 def _power_of_two(exponent: Tensor) -> Tensor:
@@ -219,7 +224,7 @@ def _power_of_two(exponent: Tensor) -> Tensor:
 
 @contextmanager
 def _full_precision_products() -> Iterator[None]:
-    """Products of float32 in float32, whatever shortcut (TF32, bf16) the caller allows elsewhere."""
+    """Products of float32 in float32, whatever shortcut (TF32, bf16) is allowed elsewhere."""
     before = torch.get_float32_matmul_precision()
     if before == "highest":
         yield

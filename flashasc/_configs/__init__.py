@@ -2,56 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-import torch
-
 from .._problem import AttentionProblem
 from .._target import Target
+from . import ascend, nvidia
+from .tile import TileConfig
 
-
-@dataclass(frozen=True)
-class TileConfig:
-    """One row of a tile table.
-
-    A row serves problems of its dtype and precision whose D and Dv are at most `max_head`.
-    """
-
-    targets: tuple[str, ...]
-    """Architectures: "Ascend910B3", ... or "sm_80", ..."""
-    dtype: torch.dtype
-    precision: Literal["standard", "compensated"]
-    max_head: int
-    block_m: int
-    """Query rows of a tile."""
-    block_n: int
-    """Keys of a tile."""
-    source: str
-    """Where the row comes from: what was measured or compiled, and with which version."""
-    comp_dtype: torch.dtype = torch.float32
-    """In which the output's compensation is kept between tiles: float32 or bfloat16."""
-    seed_product: bool = False
-    """Start a product from the accumulator instead of adding it afterwards."""
-    core_loop: bool = True
-    """One program a core, looping over tasks (NPU), instead of one program a task (GPU)."""
-    split_loop: bool = False
-    """Two loops over the keys, without and with a mask, instead of one that branches."""
-    dot_precision: str = "ieee"
-    num_warps: int | None = None
-    num_stages: int | None = None
-
-    def compiler_options(self) -> dict[str, int | bool]:
-        """Options of an upstream Triton launch; an Ascend compiler takes none of them."""
-        if self.num_warps is None or self.num_stages is None:
-            return {}
-        # fused multiply-adds are written where they are wanted: contracted by the compiler,
-        # `score * scale - pivot` may come out above 0 and overflow for huge scores
-        return {
-            "num_warps": self.num_warps,
-            "num_stages": self.num_stages,
-            "enable_fp_fusion": False,
-        }
+__all__ = ["TileConfig", "choose", "fits"]
 
 
 def choose(problem: AttentionProblem, target: Target) -> TileConfig:
@@ -63,10 +19,9 @@ def choose(problem: AttentionProblem, target: Target) -> TileConfig:
     Raises:
         NotImplementedError: no row for this target or head size.
     """
-    from . import ascend, nvidia
-
-    table = {"ascend": ascend.TILES, "nvidia": nvidia.TILES}[target.family]
-    rows = [row for row in table if target.arch in row.targets]
+    table: tuple[TileConfig, ...] = {"ascend": ascend.TILES, "nvidia": nvidia.TILES}[target.family]
+    arch = ascend.SAME_MEMORIES.get(target.arch, target.arch)
+    rows = [row for row in table if arch in row.targets]
     if not rows:
         known = sorted({arch for row in table for arch in row.targets})
         raise NotImplementedError(

@@ -6,10 +6,12 @@ Shared memory is kept under 99 KiB, the most that the smaller members of each ge
 from __future__ import annotations
 
 from itertools import product
+from typing import get_args
 
 import torch
 
-from . import TileConfig
+from .._problem import Precision
+from .tile import TileConfig
 
 _TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 _SOURCE = "compiles with Triton 3.6.0 for every target; runs on an H200 (sm_90); not tuned"
@@ -19,13 +21,13 @@ _SHAPES_16_BIT = {64: (128, 64, 4, 3), 128: (128, 64, 8, 2), 256: (64, 32, 8, 2)
 _SHAPES_32_BIT = {64: (64, 64, 8, 2), 128: (64, 32, 8, 2), 256: (32, 16, 8, 2)}
 
 
-def _row(dtype: torch.dtype, precision: str, max_head: int) -> TileConfig:
+def _row(dtype: torch.dtype, precision: Precision, max_head: int) -> TileConfig:
     shapes = _SHAPES_32_BIT if dtype == torch.float32 else _SHAPES_16_BIT
     block_m, block_n, num_warps, num_stages = shapes[max_head]
     return TileConfig(
         targets=_TARGETS,
         dtype=dtype,
-        precision="standard" if precision == "standard" else "compensated",
+        precision=precision,
         max_head=max_head,
         block_m=block_m,
         block_n=block_n,
@@ -43,6 +45,6 @@ def _row(dtype: torch.dtype, precision: str, max_head: int) -> TileConfig:
 TILES = tuple(
     _row(dtype, precision, max_head)
     for dtype, precision, max_head in product(
-        (torch.float16, torch.bfloat16, torch.float32), ("standard", "compensated"), (64, 128, 256)
+        (torch.float16, torch.bfloat16, torch.float32), get_args(Precision), (64, 128, 256)
     )
 )

@@ -127,8 +127,8 @@ def _attention_fwd_tile(
         )  # fmt: skip
 
     SEPARATE_LSE: tl.constexpr = (
-        (WITH_LSE and METHOD != "plain") and v_ptr.dtype.element_ty != tl.float32
-    )
+        WITH_LSE and METHOD != "plain"
+    ) and v_ptr.dtype.element_ty != tl.float32
     out, lse = online_finalize(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, SEPARATE_LSE
     )
@@ -179,28 +179,30 @@ def _attention_fwd_kernel(
 
 def kernel_constants(problem: AttentionProblem, config: TileConfig, wide: bool) -> dict[str, Any]:
     """The kernel's constexpr arguments, by name, for one problem and one row of the tile table."""
-    return dict(
-        D=problem.D,
-        Dv=problem.Dv,
-        BLOCK_D=_block(problem.D),
-        BLOCK_DV=_block(problem.Dv),
-        BLOCK_M=config.block_m,
-        BLOCK_N=config.block_n,
-        CAUSAL=problem.causal,
-        METHOD="plain" if problem.precision == "standard" else "kahan",
-        WITH_LSE=problem.with_lse,
-        SEED=config.seed_product,
-        COMP_DTYPE=tl.bfloat16 if config.comp_dtype == torch.bfloat16 else tl.float32,
-        DOT_PRECISION=config.dot_precision,
-        SPLIT_LOOP=config.split_loop,
-        WIDE=wide,
-        CORE_LOOP=config.core_loop,
-    )
+    return {
+        "D": problem.D,
+        "Dv": problem.Dv,
+        "BLOCK_D": _block(problem.D),
+        "BLOCK_DV": _block(problem.Dv),
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+        "CAUSAL": problem.causal,
+        "METHOD": "plain" if problem.precision == "standard" else "kahan",
+        "WITH_LSE": problem.with_lse,
+        "SEED": config.seed_product,
+        "COMP_DTYPE": tl.bfloat16 if config.comp_dtype == torch.bfloat16 else tl.float32,
+        "DOT_PRECISION": config.dot_precision,
+        "SPLIT_LOOP": config.split_loop,
+        "WIDE": wide,
+        "CORE_LOOP": config.core_loop,
+    }
 
 
 def kernel_signature(problem: AttentionProblem) -> dict[str, str]:
-    """Triton types of the kernel's runtime arguments, by name, as `launch_attention_fwd` passes them
-    for tensors whose strides and sizes fit in 32 bits."""
+    """Triton types of the kernel's runtime arguments, by name.
+
+    As `launch_attention_fwd` passes them for tensors whose strides and sizes fit in 32 bits.
+    """
     dtype = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
     types = {"out_ptr": f"*{dtype[problem.out_dtype]}", "lse_ptr": "*fp32", "scale_log2": "fp32"}
     types |= dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), f"*{dtype[problem.dtype]}")
@@ -244,12 +246,12 @@ def launch_attention_fwd(
     }
     largest = max(abs(stride) for tensor in (q, k, v, out) for stride in tensor.stride()[2:])
     wide = largest * 2 * max(config.block_m, config.block_n, 256) >= 2**31
-    args = dict(
-        q_ptr=q, k_ptr=k, v_ptr=v, out_ptr=out, lse_ptr=lse,
-        scale_log2=problem.scale * LOG2E.value, **strides,
-        Hq=problem.Hq, group=problem.group, Sq=problem.Sq, Sk=problem.Sk,
-        diagonal=problem.diagonal, tiles_m=tiles_m, tasks=tasks,
-    )  # fmt: skip
+    args = {
+        "q_ptr": q, "k_ptr": k, "v_ptr": v, "out_ptr": out, "lse_ptr": lse,
+        "scale_log2": problem.scale * LOG2E.value, **strides,
+        "Hq": problem.Hq, "group": problem.group, "Sq": problem.Sq, "Sk": problem.Sk,
+        "diagonal": problem.diagonal, "tiles_m": tiles_m, "tasks": tasks,
+    }  # fmt: skip
     launch(
         _attention_fwd_kernel,
         min(tasks, target.cores) if config.core_loop else tasks,
@@ -264,4 +266,4 @@ def launch_attention_fwd(
 
 def _block(size: int) -> int:
     """Columns of the tile that holds `size` columns: a power of two that a product accepts."""
-    return max(16, triton.next_power_of_2(size))
+    return max(16, 1 << (size - 1).bit_length())

@@ -1,0 +1,58 @@
+"""Tiles for Ascend NPUs, and for what is lowered for them and run natively on a CPU.
+
+Chosen as the largest tile that the open Ascend compiler lays out on chip in every variant (causal
+or not, with or without log-sum-exp, head sizes at and below the row's limit) without falling back
+to a retry. Wide tiles of keys spread the vector work of a rescale and a compensation thinner.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .._problem import Precision
+from .tile import TileConfig
+
+A2_A3 = ("Ascend910B3", "Ascend910_9392")
+A5 = ("Ascend950PR_9589",)
+
+SAME_MEMORIES = {
+    "Ascend910B1": "Ascend910B3",
+    "Ascend910B2": "Ascend910B3",
+    "Ascend910B2C": "Ascend910B3",
+    "Ascend910B4": "Ascend910B3",
+}
+"""Chips that share the on-chip memories, and so the tiles, of one that the table names."""
+
+_SOURCE = "compiles with ascendnpu-ir 1.2.0, laid out without a retry; no NPU measured"
+
+_16_BIT = (torch.float16, torch.bfloat16)
+_32_BIT = (torch.float32,)
+
+# targets, dtypes, precision, {max_head: (block_m, block_n)}
+_SHAPES: tuple[
+    tuple[tuple[str, ...], tuple[torch.dtype, ...], Precision, dict[int, tuple[int, int]]], ...
+] = (
+    (A2_A3, _16_BIT, "standard", {64: (64, 256), 128: (64, 256), 256: (64, 128)}),
+    (A2_A3, _16_BIT, "compensated", {64: (64, 256), 128: (64, 256), 256: (32, 128)}),
+    (A2_A3, _32_BIT, "standard", {64: (64, 256), 128: (64, 256), 256: (64, 128)}),
+    (A2_A3, _32_BIT, "compensated", {64: (64, 256), 128: (64, 256), 256: (32, 128)}),
+    (A5, _16_BIT, "standard", {64: (64, 256), 128: (64, 256), 256: (64, 128)}),
+    (A5, _16_BIT, "compensated", {64: (64, 128), 128: (64, 128), 256: (32, 128)}),
+    (A5, _32_BIT, "standard", {64: (64, 256), 128: (64, 256), 256: (64, 64)}),
+    (A5, _32_BIT, "compensated", {64: (64, 256), 128: (64, 64), 256: (32, 64)}),
+)
+
+TILES = tuple(
+    TileConfig(
+        targets=targets,
+        dtype=dtype,
+        precision=precision,
+        max_head=max_head,
+        block_m=block_m,
+        block_n=block_n,
+        source=_SOURCE,
+    )
+    for targets, dtypes, precision, shapes in _SHAPES
+    for dtype in dtypes
+    for max_head, (block_m, block_n) in shapes.items()
+)

@@ -1,0 +1,52 @@
+"""One row of a tile table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from .._problem import Precision
+
+
+@dataclass(frozen=True)
+class TileConfig:
+    """One row of a tile table.
+
+    A row serves problems of its dtype and precision whose D and Dv are at most `max_head`.
+    """
+
+    targets: tuple[str, ...]
+    """Architectures: "Ascend910B3", ... or "sm_80", ..."""
+    dtype: torch.dtype
+    precision: Precision
+    max_head: int
+    block_m: int
+    """Query rows of a tile."""
+    block_n: int
+    """Keys of a tile."""
+    source: str
+    """Where the row comes from: what was measured or compiled, and with which version."""
+    comp_dtype: torch.dtype = torch.float32
+    """In which the output's compensation is kept between tiles: float32 or bfloat16."""
+    seed_product: bool = False
+    """Start a product from the accumulator instead of adding it afterwards."""
+    core_loop: bool = True
+    """One program a core, looping over tasks (NPU), instead of one program a task (GPU)."""
+    split_loop: bool = False
+    """Two loops over the keys, without and with a mask, instead of one that branches."""
+    dot_precision: str = "ieee"
+    num_warps: int | None = None
+    num_stages: int | None = None
+
+    def compiler_options(self) -> dict[str, int | bool]:
+        """Options of an upstream Triton launch; an Ascend compiler takes none of them."""
+        if self.num_warps is None or self.num_stages is None:
+            return {}
+        # fused multiply-adds are written where they are wanted: contracted by the compiler,
+        # `score * scale - pivot` may come out above 0 and overflow for huge scores
+        return {
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+            "enable_fp_fusion": False,
+        }
