@@ -1,0 +1,223 @@
+"""How right is right: exact attention, error budgets, and the tolerances of this package."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Tolerance(NamedTuple):
+    """Accept where |actual - expected| <= atol + rtol * |expected|."""
+
+    rtol: float
+    atol: float
+
+
+TOLERANCES = {
+    torch.float32: Tolerance(1e-5, 1e-5),
+    torch.float16: Tolerance(1e-3, 1e-3),
+    torch.bfloat16: Tolerance(5e-3, 5e-3),
+}
+"""Loose comparison with another library's result, by output dtype; see `assert_accurate` for the
+strict one."""
+
+
+class Result(NamedTuple):
+    """Output in the layout of the inputs, and natural-log sum-exp [B, Hq, Sq]."""
+
+    out: Tensor
+    lse: Tensor
+
+
+def exact_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    layout: str = "BNSD",
+    causal: bool = False,
+    causal_align: str = "bottom_right",
+    scale: float | None = None,
+) -> Result:
+    """Attention of these very inputs in float64, dense.
+
+    Args:
+        q, k, v, layout, causal, causal_align, scale: as for `flashasc.attention`.
+
+    Returns:
+        (out, lse): float64. A row that sees no key has out 0 and lse -inf. A key that no row sees
+        has no influence, whatever it holds.
+    """
+    return _dense(q.double(), k.double(), v.double(), layout, causal, causal_align, scale)
+
+
+def eager_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    layout: str = "BNSD",
+    causal: bool = False,
+    causal_align: str = "bottom_right",
+    scale: float | None = None,
+) -> Result:
+    """Attention as plain PyTorch computes it in the inputs' own dtype: products, softmax, product.
+
+    Args:
+        q, k, v, layout, causal, causal_align, scale: as for `flashasc.attention`.
+
+    Returns:
+        (out, lse) in the inputs' dtype.
+    """
+    return _dense(q, k, v, layout, causal, causal_align, scale)
+
+
+def error_budget(
+    exact: Tensor, eager: Tensor, out_dtype: torch.dtype | None = None, factor: float = 2.0
+) -> float:
+    """The error that a result may have: factor * (eager's error + eps * max|exact|).
+
+    Args:
+        exact: [...] float64.
+        eager: [...] what plain PyTorch makes of the same inputs in their own dtype.
+        out_dtype: dtype of the result to be judged; None: eager's.
+        factor: 2 is flash-attention's own rule.
+    """
+    if exact.numel() == 0:
+        return 0.0
+    eps = torch.finfo(out_dtype or eager.dtype).eps
+    eager_error = (eager.double() - exact).abs().max().item()
+    return factor * (eager_error + eps * exact.abs().max().item())
+
+
+def assert_accurate(
+    out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lse: Tensor | None = None,
+    **options: Any,
+) -> None:
+    """Fail unless a result is within the error budget of its inputs, element by element.
+
+    Args:
+        out: the output to be judged, float16, bfloat16, float32 or float64.
+        q, k, v: the inputs it came from.
+        lse: [B, Hq, Sq], natural-log units; judged against float32 arithmetic when given.
+        **options: as for `exact_attention`.
+
+    Raises:
+        AssertionError: the largest error is over the budget (both are in the message), a shape is
+            wrong, or the rows that see nothing are not exactly 0 and -inf.
+    """
+    exact = exact_attention(q, k, v, **options)
+    eager = eager_attention(q, k, v, **options)
+    _within("out", out, exact.out, error_budget(exact.out, eager.out, out.dtype))
+    if lse is None:
+        return
+    seen = exact.lse > -math.inf
+    assert torch.equal(lse > -math.inf, seen), "lse: -inf not exactly where a row sees no key"
+    wide = torch.promote_types(q.dtype, torch.float32)
+    eager_lse = eager_attention(q.to(wide), k.to(wide), v.to(wide), **options).lse
+    budget = error_budget(exact.lse[seen], eager_lse[seen], lse.dtype)
+    assert lse.shape == exact.lse.shape, f"lse: shape {tuple(lse.shape)}"
+    _within("lse", lse[seen], exact.lse[seen], budget)
+
+
+def relative_error(out: Tensor, exact: Tensor) -> float:
+    """Norm of the error over the norm of the exact result."""
+    return float((out.double() - exact).norm() / exact.norm())
+
+
+def round_once(exact: Tensor, dtype: torch.dtype) -> Tensor:
+    """float64 values correctly rounded to `dtype`.
+
+    `Tensor.to` goes from float64 to 16 bits through float32, and rounds twice. Here the step to
+    float32 rounds to odd, which keeps the second one right (Boldo, Melquiond, 2008).
+    """
+    if dtype in (torch.float32, torch.float64):
+        return exact.to(dtype)
+    single = exact.to(torch.float32)
+    inexact = single.double() != exact
+    too_large = single.double().abs() > exact.abs()
+    truncated = torch.where(too_large, torch.nextafter(single, torch.zeros_like(single)), single)
+    odd = (truncated.view(torch.int32) | inexact.to(torch.int32)).view(torch.float32)
+    return torch.where(exact.isnan(), single, odd).to(dtype)
+
+
+def share_correctly_rounded(out: Tensor, exact: Tensor) -> float:
+    """Share of the elements of `out` that are the float64 result, correctly rounded.
+
+    Args:
+        out: [...] float16, bfloat16 or float32.
+        exact: [...] float64.
+
+    Returns:
+        Between 0 and 1.
+    """
+    return float((out == round_once(exact, out.dtype)).double().mean())
+
+
+def ulps(out: Tensor, exact: Tensor) -> Tensor:
+    """How many units in the last place of the exact result each element is off.
+
+    Args:
+        out: [...] float16, bfloat16 or float32.
+        exact: [...] float64.
+
+    Returns:
+        [...] float64.
+    """
+    info = torch.finfo(out.dtype)
+    exponent = exact.abs().clamp(min=info.smallest_normal).frexp().exponent
+    unit = torch.ldexp(torch.full_like(exact, info.eps), exponent - 1)
+    return (out.double() - exact).abs() / unit
+
+
+def _dense(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: str,
+    causal: bool,
+    causal_align: str,
+    scale: float | None,
+) -> Result:
+    if layout == "BSND":
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    B, Hq, Sq, D = q.shape
+    Hk, Sk = k.shape[1:3]
+    visible = torch.ones(Sq, Sk, dtype=torch.bool, device=q.device)
+    if causal:
+        visible = visible.tril(Sk - Sq if causal_align == "bottom_right" else 0)
+    unseen = ~visible.any(0)[:, None]
+    k, v = k.masked_fill(unseen, 0.0), v.masked_fill(unseen, 0.0)
+    group = Hq // Hk if Hk else 1
+    k, v = (x.unsqueeze(2).expand(-1, -1, group, -1, -1).flatten(1, 2) for x in (k, v))
+    scores = (q @ k.mT) * (D**-0.5 if scale is None else scale)
+    scores = scores.masked_fill(~visible, -math.inf)
+    blind = ~visible.any(1)[:, None]
+    weights = torch.softmax(scores.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
+    out = weights @ v
+    lse = scores.logsumexp(-1) if Sk else q.new_full((B, Hq, Sq), -math.inf)
+    return Result(out.transpose(1, 2) if layout == "BSND" else out, lse)
+
+
+def _within(name: str, actual: Tensor, exact: Tensor, budget: float) -> None:
+    assert actual.shape == exact.shape, f"{name}: {tuple(actual.shape)}, not {tuple(exact.shape)}"
+    if exact.numel() == 0:
+        return
+    error = (actual.double() - exact).abs()
+    # a NaN error compares false
+    good = error <= budget
+    if not bool(good.all()):
+        worst = torch.where(error.isnan(), math.inf, error).argmax()
+        where = tuple(int(i) for i in torch.unravel_index(worst, error.shape))
+        raise AssertionError(
+            f"{name}: error {error[where].item():.3g} at {where} is over the budget {budget:.3g}: "
+            f"got {actual[where].item()!r}, exact {exact[where].item()!r}; "
+            f"{int((~good).sum())} of {good.numel()} elements are over it"
+        )
