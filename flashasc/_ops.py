@@ -61,7 +61,7 @@ def attention_fwd(
     with_lse: bool,
     impl: str,
 ) -> tuple[Tensor, Tensor]:
-    """Attention of validated [B, H, S, D] views: out in the layout order, and lse or an empty [0]."""
+    """Attention of validated [B, H, S, D] views: out in the layout order; lse, or an empty [0]."""
     problem = _problem(q, k, v, scale, causal, diagonal, layout, precision, out_dtype, with_lse)
     plan = plan_attention(problem, impl)  # type: ignore[arg-type]
     out, lse = _empty_outputs(q, problem)
