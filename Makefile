@@ -16,7 +16,7 @@ help: ## list the targets
 setup: .venv/.ready .venv-upstream/.ready ## make both environments
 
 demo: .venv/.ready ## a language model on flashasc's kernels, and how errors grow with length
-	@$(RUN) examples/demo.py
+	@TQDM_DISABLE=1 $(RUN) examples/demo.py
 
 test: test-main test-upstream ## every test that runs on this machine
 
