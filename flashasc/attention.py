@@ -7,6 +7,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
+from . import _ops
 from ._dispatch import Plan, plan_attention
 from ._problem import Layout, Precision
 from ._validate import validate_attention
@@ -116,8 +117,6 @@ def attention(
         return_lse=return_lse,
         impl=impl,
     )
-    from . import _ops
-
     if layout == "BSND":
         q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
     out, lse = _ops.attention_fwd(
