@@ -65,21 +65,14 @@ def attention(
     Returns:
         ([B, Sq, Hq, D], None).
     """
-    unknown = {
-        name: option
-        for name, option in options.items()
-        if name not in _HARMLESS and option is not None
-    }
-    if attention_mask is not None or dropout or unknown:
-        raise NotImplementedError(
-            f"this example serves plain causal attention, not a mask "
-            f"({'given' if attention_mask is not None else 'none given'}), dropout={dropout}, "
-            f"or {sorted(unknown)}"
-        )
+    asked = {"attention_mask": attention_mask, "dropout": dropout or None, **options}
+    unserved = [name for name in asked if asked[name] is not None and name not in _HARMLESS]
+    if unserved:
+        raise NotImplementedError(f"plain causal attention only, without {', '.join(unserved)}")
     queries, keys = query.shape[2], key.shape[2]
     # one query looks back on the whole cache; without a mask transformers means no other case
     if queries not in (1, keys):
-        raise NotImplementedError(f"{queries} queries at once after {keys - queries} cached keys")
+        raise NotImplementedError(f"{queries} queries at once with {keys} keys")
     causal = bool(getattr(module, "is_causal", True)) and queries > 1
     out = flashasc.attention(query, key, value, causal=causal, scale=scaling, impl="triton")
     return out.transpose(1, 2), None
