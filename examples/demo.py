@@ -69,12 +69,12 @@ def language_model() -> None:
         with console.status(f"writing with {name}"):
             continuations[name] = go_on(model, tokens)
     with console.status("reading in float64"):
-        exact, seconds["SDPA, float64"] = read(model.double(), tokens)
-    logits["SDPA, float64"] = exact
+        exact, seconds["float64"] = read(model.double(), tokens)
+    logits["float64"] = exact
 
-    table = Table("attention", box=box.SIMPLE_HEAD)
+    table = Table("\nattention", box=box.SIMPLE_HEAD, collapse_padding=True)
     titles = ["same next token\nas float64", "\nas SDPA"]
-    titles += ["largest logit diff.\nfrom float64", "\nfrom SDPA", "\nseconds"]
+    titles += ["max. logit diff.\nto float64", "\nto SDPA", "\nseconds"]
     for title in titles:
         table.add_column(title, justify="right")
     for name, found in logits.items():
@@ -141,7 +141,7 @@ WAYS: dict[str, Attention] = {
 
 def long_rows() -> None:
     """Print errors against float64 as the number of keys grows."""
-    table = Table("\nkeys", box=box.SIMPLE_HEAD)
+    table = Table("\nkeys", box=box.SIMPLE_HEAD, collapse_padding=True)
     for dtype in ("float32", "bfloat16"):
         for way in WAYS:
             table.add_column(f"{dtype}\n{way}", justify="right")
