@@ -145,7 +145,8 @@ class _State:
         if not self.rounded:
             candidate = candidate.ceil_()
         elif self.dtype == torch.float16:
-            candidate = candidate - 14
+            # not from 2**24 on: there the difference is rounded, and weights may exceed 65504
+            candidate = torch.where(candidate.abs() < 2.0**24, candidate - 14, candidate)
         pivot = torch.maximum(self.pivot, candidate)
         base = torch.where(pivot == -math.inf, 0.0, pivot)
         rescale = self.pivot - base
