@@ -66,8 +66,10 @@ def to_llvm(linalg: str, target: Target, folder: Path, run_opt: RunOpt, triple: 
         text = _run_hfusion(text, target, folder, run_opt)
     text = hfusion.translate(hfusion.open_calls(text), a5=family(target.arch) == "A5")
     text = structured.start_reductions(libdevice.define(text))
-    # a hint that bufferization cannot place
-    text = re.sub(r"^ *\"?llvm\.intr\.assume\b.*\n", "", text, flags=re.MULTILINE)
+    # hints: one that bufferization cannot place, one (on tiles whose columns are not adjacent in
+    # memory) that only the Ascend compiler knows
+    hints = r"^ *(\"?llvm\.intr\.assume\b|annotation\.mark\b).*\n"
+    text = re.sub(hints, "", text, flags=re.MULTILINE)
     text, arguments, hidden = _rename_kernel(text)
     # Loads from the buffer of a `to_tensor .. restrict writable` follow it in scans; bufferization,
     # which cannot see them, must not write there.
