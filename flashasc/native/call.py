@@ -128,7 +128,10 @@ def launch(
     place. Programs must not wait for one another: they may run one after the other.
     """
     target = settings.target(arch, level)
-    known = _kernels.get(kernel)
+    try:
+        known = _kernels.get(kernel)
+    except TypeError:
+        known = None  # not hashable, so not a kernel
     if known is None or known.dependencies.changed():
         known = _kernels[kernel] = _Kernel(checked_kernel(kernel))
     constants_key = tuple(
@@ -175,7 +178,7 @@ def launch(
     taken = values if ready.taken is None else [values[i] for i in ready.taken]
     try:
         packed = ready.pack(*taken)
-    except struct.error:
+    except (struct.error, OverflowError):
         places = range(len(values)) if ready.taken is None else ready.taken
         names = [plan.runtime[i] for i in places]
         raise does_not_fit(

@@ -98,3 +98,8 @@ def _front_end() -> list[object]:
     adapter = Path(library.parents[1], "backends", "ascend", "triton-adapter-opt")
     sizes = [path.stat().st_size for path in (library, adapter) if path.exists()]
     return [distribution_versions()[0], *sizes]
+
+
+def forget() -> None:
+    """Drop what this process has found out about the front end."""
+    _front_end.cache_clear()

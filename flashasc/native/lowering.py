@@ -15,7 +15,7 @@ from pathlib import Path
 from flashasc.ascend.toolchain import family
 from flashasc.native import hfusion, libdevice, passes, structured
 from flashasc.native.errors import NativeError
-from flashasc.native.mathfunctions import DEFINITIONS, use_definitions
+from flashasc.native.mathfunctions import use_definitions
 from flashasc.native.mlir import element, kernel_function
 from flashasc.native.settings import Target
 
@@ -203,7 +203,7 @@ def _finish(text: str, arguments: Sequence[str], hidden: Sequence[str], triple: 
     return (
         # without a triple LLVM's optimiser ends the process
         f'module attributes {{llvm.target_triple = "{triple}"}} {body[:end]}'
-        f"{DEFINITIONS}{_entry(arguments, hidden)}}}\n"
+        f"{_entry(arguments, hidden)}}}\n"
     )
 
 

@@ -1,10 +1,10 @@
-"""exp, exp2 and rounding to bf16 in LLVM's dialect, so that loops vectorise over them.
+"""exp, exp2, rounding to bf16 and integer division, written out in LLVM's dialect.
 
 The exponentials are computed in fp64 and rounded once: 2**x = 2**n * 2**r with n the nearest
 integer and |r| <= 1/2, 2**r = 1 + r*q(r) with q a polynomial of degree 6 (Chebyshev interpolation,
 relative error of 1 + r*q below 1.2e-10). Results are within 0.51 units in the last place of fp32,
 subnormal ones included, and 2**n is exact. No product is fused with a sum, so every machine gives
-the same bits.
+the same bits. Written out, they vectorise.
 """
 
 from __future__ import annotations
@@ -99,15 +99,69 @@ DEFINITIONS = f"""
 """
 
 
+_DIVISION = re.compile(r"llvm\.([su])(div|rem) (%\w+), (%\w+)\s*: (i8|i16|i32|i64)\b")
+
+
+def _division(sign: str, operation: str, type_: str) -> str:
+    """A division that does not stop the process where the processor's own does.
+
+    x / 0 is 0 and x % 0 is x; the least integer divided by -1 wraps to itself. A kernel may divide
+    by zero where it throws the result away: in the lanes of a mask.
+    """
+    least = -(1 << (int(type_[1:]) - 1))
+    wraps = ""
+    divisor = "%nonzero"
+    if sign == "s":
+        divisor = "%safe"
+        wraps = f"""
+    %least = llvm.mlir.constant({least} : {type_}) : {type_}
+    %ones = llvm.mlir.constant(-1 : {type_}) : {type_}
+    %is_least = llvm.icmp "eq" %x, %least : {type_}
+    %is_ones = llvm.icmp "eq" %y, %ones : {type_}
+    %wraps = llvm.and %is_least, %is_ones : i1
+    %safe = llvm.select %wraps, %one, %nonzero : i1, {type_}"""
+    by_zero = "%zero" if operation == "div" else "%x"
+    arguments = f"(%x: {type_}, %y: {type_}) -> {type_}"
+    return f"""
+  llvm.func internal @flashasc_{sign}{operation}_{type_}{arguments} {_INLINE} {{
+    %zero = llvm.mlir.constant(0 : {type_}) : {type_}
+    %one = llvm.mlir.constant(1 : {type_}) : {type_}
+    %is_zero = llvm.icmp "eq" %y, %zero : {type_}
+    %nonzero = llvm.select %is_zero, %one, %y : i1, {type_}{wraps}
+    %r = llvm.{sign}{operation} %x, {divisor} : {type_}
+    %result = llvm.select %is_zero, {by_zero}, %r : i1, {type_}
+    llvm.return %result : {type_}
+  }}"""
+
+
 def use_definitions(text: str) -> str:
-    """Replace LLVM's own exp, exp2 and fp32-to-bf16 rounding by calls of the functions here."""
+    """Replace what LLVM or the processor does its own way by calls, and define what is called.
+
+    Args:
+        text: body of a module in LLVM's dialect, up to and with its closing brace.
+
+    Returns:
+        The body with exp, exp2, fp32-to-bf16 rounding and integer division called as functions.
+    """
     text = re.sub(
         r"llvm\.intr\.(exp2?)\((%\w+)\)\s*(?:\{[^}]*\} )?: \(f32\) -> f32",
         r"llvm.call @flashasc_\1(\2) : (f32) -> f32",
         text,
     )
-    return re.sub(
+    text = re.sub(
         r"llvm\.fptrunc (%\w+) : f32 to bf16",
         r"llvm.call @flashasc_to_bf16(\1) : (f32) -> bf16",
         text,
     )
+    divisions: dict[tuple[str, str, str], None] = {}
+
+    def call(match: re.Match[str]) -> str:
+        sign, operation, x, y, type_ = match.groups()
+        divisions[sign, operation, type_] = None
+        function = f"@flashasc_{sign}{operation}_{type_}"
+        return f"llvm.call {function}({x}, {y}) : ({type_}, {type_}) -> {type_}"
+
+    text = _DIVISION.sub(call, text)
+    end = text.rindex("}")
+    defined = "".join(_division(*division) for division in divisions)
+    return f"{text[:end]}{DEFINITIONS}{defined}\n{text[end:]}"

@@ -66,7 +66,8 @@ class Program:
                     step="check",
                     kernel=self.name,
                 )
-            slots.append(slot.upper() if triton.startswith("u") and mlir != "i1" else slot)
+            unsigned = triton.startswith("u") and mlir != "i1"
+            slots.append(slot[0].upper() + slot[1:] if unsigned else slot)
         if len(types) != len(self.arguments):
             raise NativeError(
                 f"{len(types)} arguments for a kernel that takes {len(self.arguments)}",
