@@ -73,7 +73,7 @@ def test_what_is_not_served_raises(model: Any, smollm2: Any) -> None:
         model(TOKENS, attention_mask=padded)
     cache = model(TOKENS, use_cache=True).past_key_values
     with pytest.raises(NotImplementedError, match="without attention_mask"):
-        model(TOKENS[:, :3], cache=cache)
+        model(TOKENS[:, :3], past_key_values=cache)
     q = torch.ones(1, 2, 4, 16)
     with pytest.raises(NotImplementedError, match="4 queries at once with 8 keys"):
         smollm2.attention(torch.nn.Module(), q, q.repeat(1, 1, 2, 1), q, None)
