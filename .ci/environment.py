@@ -81,7 +81,7 @@ def main(name: str) -> None:
         upgrade = stamp.is_file()
         stamp.unlink(missing_ok=True)
         if not upgrade:
-            _say(f"{env.folder}: making it")
+            _say(f"{env.folder}: making it (once; a few minutes, about 2 GB)")
             _make_venv(venv)
         _install(env, venv)
         _check_triton(env, venv)

@@ -65,6 +65,7 @@ def test_the_kernel_runs(model: Any, smollm2: Any, monkeypatch: pytest.MonkeyPat
     assert calls == [(37, True, "triton")] * 2 + [(1, False, "triton")] * 2
 
 
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")
 @torch.inference_mode()
 def test_what_is_not_served_raises(model: Any, smollm2: Any) -> None:
     padded = torch.ones_like(TOKENS)
