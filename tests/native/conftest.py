@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,11 +42,24 @@ def pytest_pycollect_makemodule(
     return None
 
 
+@pytest.fixture(scope="session")
+def runtime_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder that holds the C runtime and nothing else."""
+    from flashasc.native import program
+
+    folder = tmp_path_factory.mktemp("runtime")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLASHASC_CACHE_DIR", str(folder))
+        program._runtime()
+    return folder
+
+
 @pytest.fixture
-def cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder, and a process that has seen no kernel and no tool."""
+def cold(runtime_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache folder without any kernel, and a process that has seen no kernel and no tool."""
     from flashasc.native import call, lowered, program
 
+    shutil.copytree(runtime_folder, tmp_path / "cache")
     monkeypatch.setenv("FLASHASC_CACHE_DIR", str(tmp_path / "cache"))
     for module in (call, lowered, program):
         module.forget()

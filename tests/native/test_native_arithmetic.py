@@ -164,7 +164,9 @@ def cast_inputs(source: torch.dtype, to: torch.dtype) -> torch.Tensor:
         return torch.randn(8192) * 1e5
     # every upper half, with lower halves round the ties
     upper = torch.arange(1 << 16, dtype=torch.int64) << 16
-    bits = torch.cat([upper + low for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x1000, 0x1001)])
+    bits = torch.cat(
+        [upper + low for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x1000, 0x1001)]
+    )
     return bits.to(torch.int32).view(torch.float32)
 
 

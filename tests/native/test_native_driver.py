@@ -147,7 +147,10 @@ def test_a_kernel_that_cannot_run_says_so() -> None:
 
 
 def test_a_tensor_elsewhere() -> None:
-    with install(), pytest.raises(ValueError, match="x_ptr: expected a CPU tensor, got one on meta"):
+    with (
+        install(),
+        pytest.raises(ValueError, match="x_ptr: expected a CPU tensor, got one on meta"),
+    ):
         added[(1,)](torch.zeros(64, device="meta"), torch.zeros(64), 64, 1.0, BLOCK=64)
 
 

@@ -166,7 +166,11 @@ def test_equal_constants_of_different_types_stay_apart() -> None:
     "args, constants, message",
     [
         ({"n": None}, {}, r"constants: BLOCK is missing"),
-        ({}, {"BLOCK": 64, "WIDTH": 1}, r"constants: WIDTH: not among the arguments of kernel scaled"),
+        (
+            {},
+            {"BLOCK": 64, "WIDTH": 1},
+            r"constants: WIDTH: not among the arguments of kernel scaled",
+        ),
         ({"typo": 1}, BLOCK, r"args: typo: not among"),
         ({}, {"BLOCK": 64, "n": 5}, r"n given in both"),
         ({"BLOCK": 64}, {}, r"args: BLOCK is a constexpr .* give it in `constants`"),
@@ -187,7 +191,9 @@ def test_a_missing_argument() -> None:
     args = scaled()
     del args["n"]
     for _ in range(2):
-        with pytest.raises(TypeError, match="args: n is missing; it is an argument of kernel scaled"):
+        with pytest.raises(
+            TypeError, match="args: n is missing; it is an argument of kernel scaled"
+        ):
             launch(kernels.scaled, (1,), args, BLOCK)
         launch(kernels.scaled, (1,), scaled(), BLOCK)
 
