@@ -37,7 +37,7 @@ def fast_two_sum(a, b):
 
     Returns:
         (total, error): total == fl(a + b), and total + error == a + b exactly. Where |a| < |b| the
-        error is off by at most one rounding of a, which is what Kahan's sum lives with.
+        error is off by at most u * |b|, u = 2**-24, which is what Kahan's sum lives with.
 
     Source: Dekker, Numerische Mathematik 18 (1971), 224-242.
     """
@@ -88,11 +88,13 @@ def merge(acc_a, comp_a, acc_b, comp_b):
         acc_a, comp_a, acc_b, comp_b: [...] fp32, one shape.
 
     Returns:
-        (acc, comp): pair for the sum of both. Symmetric in a and b, bit for bit.
+        (acc, comp): pair for the sum of both. Symmetric in a and b, bit for bit. comp is 0 where
+        the sum is not finite.
     """
     total, error = two_sum(acc_a, acc_b)
     acc, comp = fast_two_sum(total, error + (comp_a + comp_b))
-    finite = tl.abs(total) < INF
+    # acc, not total: at the end of the range the compensations alone may carry it over
+    finite = tl.abs(acc) < INF
     return tl.where(finite, acc, total), tl.where(finite, comp, 0.0)
 
 
@@ -126,8 +128,8 @@ def row_sum(x):
 
     Returns:
         (total, comp): [M] fp32. total + comp is off from the exact sum by at most
-        N**3 * 2**-46 * max(abs(x)). A row with an inf or NaN, or one that overflows, gives the
-        plain sum and comp = 0.
+        N**3 * 2**-46 * max(abs(x)). A row with an inf or NaN, or one so large that
+        2 * N * max(abs(x)) reaches 2**127, gives the plain sum and comp = 0.
 
     Source: Rump, Ogita, Oishi, SIAM J. Sci. Comput. 31 (2008), 189-224, ExtractVector.
     """
@@ -139,5 +141,6 @@ def row_sum(x):
     high = (grid + x) - grid
     total = tl.sum(high, axis=1)
     comp = tl.sum(x - high, axis=1)
-    exact = tl.abs(comp) < INF
+    # 2**127 is the last grid; a NaN or inf in the row shows in comp
+    exact = (exponent <= 127.0) & (tl.abs(comp) < INF)
     return tl.where(exact, total, tl.sum(x, axis=1)), tl.where(exact, comp, 0.0)

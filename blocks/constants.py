@@ -22,3 +22,6 @@ FP16_PIVOT_DROP = tl.constexpr(14.0)
 The largest weight becomes 2**14 (fp16 ends at 65504), so that keys up to 2**-28 below it keep all
 11 bits instead of sinking into the subnormals. The factor cancels in the final division.
 """
+
+FP16_PIVOT_DROP_END = tl.constexpr(2.0**24)
+"""Row maxima of this size or more keep their pivot: fp32 numbers lie too far apart to lower it."""

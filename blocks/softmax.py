@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 
 from .compensated import kahan_add, merge, power_of_two
-from .constants import FP16_PIVOT_DROP, LN2, NEG_INF
+from .constants import FP16_PIVOT_DROP, FP16_PIVOT_DROP_END, LN2, NEG_INF
 from .gemm import accumulate_product
 
 
@@ -125,7 +125,9 @@ def online_update(
     if WHOLE:
         candidate = tl.ceil(candidate)
     elif values.dtype == tl.float16:
-        candidate = candidate - FP16_PIVOT_DROP
+        # not from 2**24 on: there the difference is rounded, and weights may come out above 65504
+        lowered = candidate - FP16_PIVOT_DROP
+        candidate = tl.where(tl.abs(candidate) < FP16_PIVOT_DROP_END, lowered, candidate)
     pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE)
 
     weights = tl.exp2(scores - base[:, None])  # [M, N]

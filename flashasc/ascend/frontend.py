@@ -173,6 +173,8 @@ def _runtime_types(
         raise ValueError(f"constants: no value for the constexpr {missing} {where}")
     if missing := [name for name in own if name not in constants and name not in signature]:
         raise ValueError(f"signature: no type for {missing} {where}; give each a Triton type")
+    if fixed := [name for name in divisible_by_16 if name in constants]:
+        raise ValueError(f"divisible_by_16: {fixed} are constants, not runtime arguments {where}")
     return {name: signature[name] for name in own if name not in constants}
 
 

@@ -279,6 +279,7 @@ def test_a_failing_adapter_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         ({"signature": {"zebra": "i32"}}, r"signature: \['zebra'\] are not arguments of kernel"),
         ({"constants": {"zebra": 1}}, r"constants: \['zebra'\] are not arguments"),
         ({"divisible_by_16": ["zebra"]}, r"divisible_by_16: \['zebra'\]"),
+        ({"divisible_by_16": ["N"]}, r"divisible_by_16: \['N'\] are constants"),
         ({"drop": "n_rows"}, r"signature: no type for \['n_rows'\]"),
         ({"drop": "N"}, r"constants: no value for the constexpr \['N'\]"),
         (

@@ -1,4 +1,4 @@
-"""What kernels compute, at both levels and for two generations: exact wherever the route promises it."""
+"""What kernels compute, at both levels, for two generations: exact where that is promised."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(
 
 
 def in_order(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """The fp32 sum over an axis, rounded after each addition, from the first element to the last."""
+    """The fp32 sum over an axis, rounded after each addition, from the first element on."""
     parts = x.unbind(dim)
     total = torch.zeros_like(parts[0])
     for part in parts:

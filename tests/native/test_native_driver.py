@@ -67,7 +67,10 @@ def test_everything_is_put_back() -> None:
     assert dict(vars(compiler)) == methods
     assert not added.cache, "a kernel would still run natively"
     # no device: as without this package
-    with pytest.raises(RuntimeError, match="0 active drivers"), pytest.warns(UserWarning):
+    with (
+        pytest.raises(RuntimeError, match="0 active drivers"),
+        pytest.warns(UserWarning, match="ccec"),
+    ):
         run()
 
 

@@ -71,7 +71,7 @@ def test_another_triton(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     original = build.importlib.util.find_spec
 
     class Spec:
-        submodule_search_locations = [str(tmp_path / "triton")]
+        submodule_search_locations = (str(tmp_path / "triton"),)
 
     monkeypatch.setattr(
         build.importlib.util,

@@ -11,9 +11,9 @@ from flashasc.native.lowering import _call_matmuls
 from flashasc.native.mathfunctions import use_definitions
 from flashasc.native.mlir import element, kernel_function, rank, split_list
 
-V2 = set(["cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"])
-V3 = V2 | set(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"])
-V4 = V3 | set(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
+V2 = {"cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"}
+V3 = V2 | {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"}
+V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_lists_are_split_outside_brackets() -> None:
 def test_a_function_is_found() -> None:
     text = """module {
   func.func private @helper(f32) -> f32 attributes {llvm.readnone}
-  func.func @k(%arg0: memref<?xi8>, %arg1: f32 {tt.divisibility = 16 : i32}) attributes {mix = "x"} {
+  func.func @k(%arg0: memref<?xi8>, %arg1: f32 {tt.divisibility = 16 : i32}) attributes {m = "x"} {
     return
   }
 }"""

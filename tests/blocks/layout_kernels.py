@@ -1,0 +1,96 @@
+"""Wrapper kernels for the tests of `blocks.layout` and `blocks.masking`."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from blocks.layout import advance, load_tile, store_rows, store_tile, tile_offsets
+from blocks.masking import causal, key_range, within
+
+
+@triton.jit
+def offsets_kernel(
+    out_ptr, stride_row, stride_col, ROWS: tl.constexpr, COLS: tl.constexpr, WIDE: tl.constexpr
+):
+    """tile_offsets into out, [ROWS, COLS] int64, and its dtype's size behind it."""
+    offsets = tile_offsets(stride_row, stride_col, ROWS, COLS, WIDE)
+    tl.static_assert(not WIDE or offsets.dtype == tl.int64, "WIDE means int64")
+    at = tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :]
+    tl.store(out_ptr + at, offsets.to(tl.int64))
+
+
+@triton.jit
+def load_kernel(
+    x_ptr, out_ptr, row_start, row_end, stride_row, stride_col,
+    COLS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr,
+    CHECK_ROWS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """load_tile into out, [BLOCK_ROWS, BLOCK_COLS] contiguous."""
+    tile = load_tile(
+        x_ptr, row_start, row_end, stride_row, stride_col, COLS, BLOCK_ROWS, BLOCK_COLS,
+        CHECK_ROWS, WIDE,
+    )  # fmt: skip
+    at = tl.arange(0, BLOCK_ROWS)[:, None] * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
+    tl.store(out_ptr + at, tile)
+
+
+@triton.jit
+def store_kernel(
+    x_ptr, out_ptr, row_start, row_end, stride_row, stride_col,
+    COLS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """store_tile of x, [BLOCK_ROWS, BLOCK_COLS] fp32, contiguous."""
+    at = tl.arange(0, BLOCK_ROWS)[:, None] * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
+    store_tile(
+        out_ptr, tl.load(x_ptr + at), row_start, row_end, stride_row, stride_col, COLS, WIDE
+    )
+
+
+@triton.jit
+def rows_kernel(x_ptr, out_ptr, row_start, row_end, N: tl.constexpr):
+    """store_rows of x, [N]."""
+    store_rows(out_ptr, tl.load(x_ptr + tl.arange(0, N)), row_start, row_end)
+
+
+@triton.jit
+def copy_kernel(
+    x_ptr, out_ptr, stride_xb, stride_xh, stride_xm, stride_xd,
+    stride_ob, stride_oh, stride_om, stride_od, H, S,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Copy [B, H, S, D] of any strides, tile by tile; program = (batch * H + head, tile)."""
+    pid_bh = tl.program_id(0)
+    x_ptr = advance(advance(x_ptr, pid_bh // H, stride_xb), pid_bh % H, stride_xh)
+    out_ptr = advance(advance(out_ptr, pid_bh // H, stride_ob), pid_bh % H, stride_oh)
+    start_m = tl.program_id(1) * BLOCK_M
+    tile = load_tile(x_ptr, start_m, S, stride_xm, stride_xd, D, BLOCK_M, BLOCK_D, True, WIDE)
+    store_tile(out_ptr, tile.to(tl.float32), start_m, S, stride_om, stride_od, D, WIDE)
+
+
+@triton.jit
+def predicates_kernel(
+    causal_ptr, within_ptr, row_start, key_start, diagonal, end, M: tl.constexpr, N: tl.constexpr
+):
+    """causal into [M, N] and within into [N], as fp32 0 and 1."""
+    offs_m = row_start + tl.arange(0, M)
+    offs_n = key_start + tl.arange(0, N)
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(causal_ptr + at, tl.where(causal(offs_m, offs_n, diagonal), 1.0, 0.0))
+    tl.store(within_ptr + tl.arange(0, N), tl.where(within(offs_n, end), 1.0, 0.0))
+
+
+@triton.jit
+def ranges_kernel(cases_ptr, full_ptr, causal_ptr, cases):
+    """key_range of (row_start, row_end, Sk, diagonal) rows into [cases, 2]: plain and CAUSAL."""
+    for case in range(0, cases):
+        row_start = tl.load(cases_ptr + 4 * case)
+        row_end = tl.load(cases_ptr + 4 * case + 1)
+        Sk = tl.load(cases_ptr + 4 * case + 2)
+        diagonal = tl.load(cases_ptr + 4 * case + 3)
+        by_all, by_any = key_range(row_start, row_end, Sk, diagonal, False)
+        tl.store(full_ptr + 2 * case, by_all)
+        tl.store(full_ptr + 2 * case + 1, by_any)
+        by_all, by_any = key_range(row_start, row_end, Sk, diagonal, True)
+        tl.store(causal_ptr + 2 * case, by_all)
+        tl.store(causal_ptr + 2 * case + 1, by_any)

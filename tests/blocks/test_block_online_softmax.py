@@ -1,0 +1,213 @@
+"""Whole rows of attention out of blocks.softmax, every constexpr variant, against float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from attention_bounds import (
+    LN2,
+    NEG_INF,
+    Dv,
+    Exact,
+    M,
+    N,
+    Variant,
+    hostile_scores,
+    hostile_values,
+    lse_bound,
+    out_bound,
+)
+from block_device import Device
+from hostile_numbers import U, normals, uniforms
+
+CORE = [
+    Variant(torch.float32, "kahan"),
+    Variant(torch.float16, "kahan"),
+    Variant(torch.bfloat16, "kahan"),
+    Variant(torch.float32, "plain"),
+]
+VARIANTS = [
+    *CORE,
+    Variant(torch.float32, "kahan", SEED=True, comp_dtype=torch.bfloat16),
+    Variant(torch.float16, "kahan", SEED=True, comp_dtype=torch.bfloat16),
+    Variant(torch.bfloat16, "kahan", SEED=True, comp_dtype=torch.bfloat16, WITH_LSE=False),
+    Variant(torch.float16, "plain", SEED=True),
+    Variant(torch.bfloat16, "plain", WITH_LSE=False),
+]
+SIXTEEN = [torch.float16, torch.bfloat16]
+
+
+def rows_are_within_bounds(device: Device, variant: Variant, parts: int = 0) -> None:
+    tiles = device.steps(32, 8) // max(parts, 1) * max(parts, 1)
+    rows = hostile_scores(tiles * N)
+    scores, values = torch.stack(list(rows.values())), hostile_values(tiles * N)
+    out, lse = variant.run(device, scores, values, parts)
+    exact = Exact.of(scores, values, variant.dtype)
+    # a merge rounds each part's sums once, like a tile
+    error, bound = (out - exact.out).abs(), out_bound(variant, exact, tiles + parts)
+    wrong = {
+        name: (e / b).max().item()
+        for name, e, b in zip(rows, error, bound, strict=True)
+        if not (e <= b).all()
+    }
+    assert not wrong, f"error / bound of out: {wrong}"
+    empty = exact.lse == NEG_INF
+    assert empty.sum() == 1
+    assert (out[empty] == 0).all()
+    assert (lse[empty] == NEG_INF).all()
+    error, bound = (lse - exact.lse).abs(), lse_bound(variant, exact, tiles + parts)
+    wrong = {
+        name: (e / b).item()
+        for name, e, b, skip in zip(rows, error, bound, empty, strict=True)
+        if not skip and not e <= b
+    }
+    assert not wrong, f"error / bound of lse: {wrong}"
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_hostile_rows(fast_device: Device, variant: Variant) -> None:
+    rows_are_within_bounds(fast_device, variant)
+
+
+@pytest.mark.parametrize("variant", CORE, ids=str)
+def test_hostile_rows_at_hfusion(device: Device, variant: Variant) -> None:
+    rows_are_within_bounds(device, variant)
+
+
+@pytest.mark.parametrize("variant", CORE[:3], ids=str)
+@pytest.mark.parametrize("parts", [2, 3, 8])
+def test_merged_parts_are_within_the_same_bounds(
+    fast_device: Device, parts: int, variant: Variant
+) -> None:
+    rows_are_within_bounds(fast_device, variant, parts)
+
+
+@pytest.mark.parametrize("parts", range(2, 9))
+def test_merged_parts_are_as_good_as_one_pass(fast_device: Device, parts: int) -> None:
+    variant = CORE[0]
+    Sk = parts * fast_device.steps(32, 4) * N
+    scores, values = normals(M, Sk, seed=parts) * 4, uniforms(Sk, Dv, seed=1)
+    exact = Exact.of(scores, values, variant.dtype).out
+    merged, once = (
+        float(((variant.run(fast_device, scores, values, n)[0] - exact) / exact).norm())
+        for n in (parts, 0)
+    )
+    assert merged <= 1.25 * once
+
+
+def relative_error(device: Device, variant: Variant, scores: torch.Tensor) -> float:
+    """Root mean square of the relative error of `out` on positive values."""
+    values = 0.5 + uniforms(scores.shape[1], Dv, seed=1)
+    exact = Exact.of(scores, values, variant.dtype).out
+    out, _ = variant.run(device, scores, values)
+    return float(((out - exact) / exact).square().mean().sqrt())
+
+
+@pytest.mark.parametrize("rise", [0.0, 1.0, 50.0])
+@pytest.mark.parametrize("variant", [VARIANTS[0], VARIANTS[4]], ids=str)
+def test_the_error_does_not_grow_with_the_keys(
+    device: Device, variant: Variant, rise: float
+) -> None:
+    if variant is VARIANTS[4] and device.route == "hfusion":
+        pytest.skip("one variant is enough at hfusion")
+    few, many = device.steps(64, 16), device.steps(4096, 256)
+    short, long = (
+        relative_error(
+            device, variant, torch.linspace(0, rise, tiles * N) + normals(M, tiles * N) * 0.01
+        )
+        for tiles in (few, many)
+    )
+    assert long <= max(1.5 * short, 1.5 * U), "the error grew with the number of keys"
+    plain = Variant(torch.float32, "plain")
+    scores = torch.linspace(0, rise, many * N) + normals(M, many * N) * 0.01
+    if rise < 50:
+        assert relative_error(device, plain, scores) > 3 * long, "a plain sum is as good"
+
+
+@pytest.mark.parametrize("variant", CORE, ids=str)
+def test_one_dominating_key_returns_its_value(device: Device, variant: Variant) -> None:
+    tiles = device.steps(16, 8)
+    scores = normals(M, tiles * N, seed=1) - 40
+    winners = torch.arange(M) * (tiles * N - 1) // (M - 1)
+    scores[torch.arange(M), winners] = 60 + normals(M, seed=2)
+    values = normals(tiles * N, Dv, seed=3).to(variant.dtype)
+    expected = values[winners]
+    for parts in (0,) if device.route == "hfusion" else (0, 4):
+        out, _ = variant.run(device, scores, values, parts)
+        if variant.dtype == torch.float32:
+            last_bits = (out.view(torch.int32) - expected.view(torch.int32)).abs()
+            assert last_bits.max() <= 1
+        else:
+            assert torch.equal(out.to(variant.dtype), expected)
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN, ids=str)
+def test_the_rounding_of_weights_cancels_where_values_agree(
+    fast_device: Device, dtype: torch.dtype
+) -> None:
+    tiles = fast_device.steps(64, 16)
+    scores = normals(M, tiles * N, seed=1) * 3
+    values = (0.1 + uniforms(Dv, seed=2)).to(dtype).expand(tiles * N, Dv).contiguous()
+    compensated, plain = (Variant(dtype, method) for method in ("kahan", "plain"))
+    out, _ = compensated.run(fast_device, scores, values)
+    assert torch.equal(out.to(dtype), values[:M])
+    error = (out - values[0]).abs() / values[0].float()
+    assert (error <= 4 * N * U).all()
+    out, _ = plain.run(fast_device, scores, values)
+    plain_error = (out - values[0]).abs() / values[0].float()
+    assert plain_error.max() > 8 * error.max(), "the rounding made no difference"
+
+
+def test_rounding_the_sum_too_halves_the_error_on_positive_values(fast_device: Device) -> None:
+    tiles = fast_device.steps(64, 16)
+    scores = normals(M, tiles * N, seed=1) * 4
+    compensated, plain = (
+        relative_error(fast_device, Variant(torch.bfloat16, method), scores)
+        for method in ("kahan", "plain")
+    )
+    assert compensated < 0.75 * plain
+
+
+@pytest.mark.parametrize("variant", [CORE[0], CORE[1], CORE[2]], ids=str)
+def test_nan_and_inf_reach_their_rows_only(fast_device: Device, variant: Variant) -> None:
+    Sk = 4 * N
+    scores, values = normals(M, Sk, seed=1), normals(Sk, Dv, seed=2)
+    scores[0, 5], scores[1, 20] = math.nan, math.inf
+    scores[2] = math.nan
+    # a row hidden from all, beside them
+    scores[3] = NEG_INF
+    out, lse = variant.run(fast_device, scores, values)
+    assert out[:3].isnan().all()
+    assert lse[:3].isnan().all()
+    assert (out[3] == 0).all()
+    assert lse[3] == NEG_INF
+    exact = Exact.of(scores[3:].repeat(2, 1)[:M], values, variant.dtype)
+    assert torch.equal(out[4:].isfinite(), torch.ones(M - 4, Dv, dtype=torch.bool))
+    torch.testing.assert_close(lse[4:], exact.lse[1 : M - 3].float(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", [CORE[0], CORE[1], CORE[2]], ids=str)
+def test_an_infinite_value_stays_infinite(fast_device: Device, variant: Variant) -> None:
+    Sk = 4 * N
+    scores, values = normals(M, Sk, seed=1), normals(Sk, Dv, seed=2)
+    values[3, 1], values[N, 2], values[N, 3] = math.inf, -math.inf, math.nan
+    values[2, 4], values[40, 4] = math.inf, -math.inf
+    for parts in (0, 2):
+        out, _ = variant.run(fast_device, scores, values, parts)
+        assert (out[:, 1] == math.inf).all()
+        assert (out[:, 2] == -math.inf).all()
+        assert out[:, 3:5].isnan().all()
+        assert out[:, 5:].isfinite().all()
+
+
+def test_lse_is_logsumexp(device: Device) -> None:
+    Sk = device.steps(256, 8) * N
+    scores = normals(M, Sk, seed=1) * torch.logspace(-3, 2, M)[:, None]
+    exact = torch.logsumexp(scores.double() * LN2, dim=1)
+    _, lse = CORE[0].run(device, scores, torch.ones(Sk, Dv))
+    assert ((lse - exact).abs() <= 4 * U * (exact.abs() + 4)).all()
