@@ -1,0 +1,81 @@
+"""Every row of the NVIDIA tile table, to machine code, with no GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from compile_only import SHARED_BYTES, Compiled, compile_only, newest_capability
+
+from flashasc._configs import TileConfig, nvidia
+from flashasc._problem import AttentionProblem
+from flashasc.kernels.attention_fwd import (
+    _attention_fwd_kernel,
+    kernel_constants,
+    kernel_signature,
+)
+
+CAPABILITIES = (80, 90)
+
+
+def compile_row(
+    row: TileConfig, capability: int, head: int, *, causal: bool, wide: bool = False
+) -> Compiled:
+    problem = AttentionProblem(
+        B=2, Hq=4, Hk=2, Sq=1000, Sk=1000, D=head, Dv=head, dtype=row.dtype, out_dtype=row.dtype,
+        device=torch.device("meta"), layout="BNSD", causal=causal, diagonal=0, scale=0.125,
+        precision=row.precision, with_lse=True,
+    )  # fmt: skip
+    signature = kernel_signature(problem)
+    constants = kernel_constants(problem, row, wide=wide)
+    # what a launch specialises for contiguous tensors: unit strides, and everything aligned
+    constants |= dict.fromkeys(("stride_qd", "stride_kd", "stride_vd", "stride_od"), 1)
+    runtime = {name: type_ for name, type_ in signature.items() if name not in constants}
+    aligned = [name for name in runtime if name.endswith("_ptr") or name.startswith("stride_")]
+    return compile_only(
+        _attention_fwd_kernel,
+        runtime,
+        constants,
+        capability,
+        divisible_by_16=aligned,
+        **row.compiler_options(),
+    )
+
+
+def name_of(row: TileConfig) -> str:
+    return f"{str(row.dtype).removeprefix('torch.')}-{row.precision}-{row.max_head}"
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("row", nvidia.TILES, ids=name_of)
+def test_row_compiles_and_fits(row: TileConfig, capability: int) -> None:
+    assert f"sm_{capability}" in row.targets
+    built = compile_row(row, capability, row.max_head, causal=True)
+    assert built.cubin
+    # one tile for every member of a generation: the smallest shared memory among the row's targets
+    assert built.shared_bytes <= min(SHARED_BYTES[int(arch[3:])] for arch in row.targets)
+
+
+@pytest.mark.parametrize("row", nvidia.TILES[:3], ids=name_of)
+def test_row_compiles_for_a_head_size_that_is_no_power_of_two(row: TileConfig) -> None:
+    assert compile_row(row, 90, row.max_head - 1, causal=False, wide=True).cubin
+
+
+@pytest.mark.parametrize("capability", [86, 89, 100, 120])
+def test_the_other_targets_that_rows_name_compile(capability: int) -> None:
+    if capability > newest_capability():
+        pytest.skip(f"this Triton does not know sm_{capability}")
+    for row in nvidia.TILES[::5]:
+        assert f"sm_{capability}" in row.targets
+        built = compile_row(row, capability, row.max_head, causal=True)
+        assert built.shared_bytes <= SHARED_BYTES[capability]
+
+
+def test_every_dtype_and_precision_has_a_row_for_the_largest_head() -> None:
+    largest = {(row.dtype, row.precision) for row in nvidia.TILES if row.max_head == 256}
+    dtypes = (torch.float16, torch.bfloat16, torch.float32)
+    assert largest == {(d, p) for d in dtypes for p in ("standard", "compensated")}
+
+
+def test_products_of_float32_are_not_tf32() -> None:
+    row = next(r for r in nvidia.TILES if r.dtype == torch.float32)
+    assert "tf32" not in compile_row(row, 90, 64, causal=False).ptx
