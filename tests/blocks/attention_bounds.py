@@ -1,4 +1,4 @@
-"""Whole rows of attention: hostile scores, exact answers, and the error bounds of blocks/README.md."""
+"""Whole rows of attention: hostile scores, exact answers, the error bounds of blocks/README.md."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Variant:
         import triton.language as tl
 
         (_, Sk) = scores.shape
-        args = dict(
-            scores_ptr=scores, values_ptr=values.to(self.dtype), parts=max(parts, 1),
-            keys=Sk // max(parts, 1),
-        )  # fmt: skip
+        args = {
+            "scores_ptr": scores, "values_ptr": values.to(self.dtype), "parts": max(parts, 1),
+            "keys": Sk // max(parts, 1),
+        }  # fmt: skip
         out, lse = device.run(
             attend_kernel, args, {"out_ptr": (M, Dv), "lse_ptr": (M,)},
             M=M, N=N, Dv=Dv, METHOD=self.METHOD, WITH_LSE=self.WITH_LSE, SEED=self.SEED,

@@ -11,12 +11,14 @@ GPU = pytest.param(Device("gpu"), id="gpu", marks=pytest.mark.gpu)
 @pytest.fixture(params=[LINALG, HFUSION, GPU])
 def device(request: pytest.FixtureRequest) -> Device:
     """Every way of running a kernel on this machine."""
-    request.param.require()
-    return request.param
+    chosen: Device = request.param
+    chosen.require()
+    return chosen
 
 
 @pytest.fixture(params=[LINALG, GPU])
 def fast_device(request: pytest.FixtureRequest) -> Device:
     """The same without HFusion, for variants whose arithmetic a sibling test runs there."""
-    request.param.require()
-    return request.param
+    chosen: Device = request.param
+    chosen.require()
+    return chosen

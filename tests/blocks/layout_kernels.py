@@ -42,9 +42,7 @@ def store_kernel(
 ):  # fmt: skip
     """store_tile of x, [BLOCK_ROWS, BLOCK_COLS] fp32, contiguous."""
     at = tl.arange(0, BLOCK_ROWS)[:, None] * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
-    store_tile(
-        out_ptr, tl.load(x_ptr + at), row_start, row_end, stride_row, stride_col, COLS, WIDE
-    )
+    store_tile(out_ptr, tl.load(x_ptr + at), row_start, row_end, stride_row, stride_col, COLS, WIDE)
 
 
 @triton.jit

@@ -37,7 +37,7 @@ ROWS, COLS = 16, 32
 )
 def test_offsets(device: Device, stride_row: int, stride_col: int, wide: bool) -> None:
     (offsets,) = device.run(
-        offsets_kernel, dict(stride_row=stride_row, stride_col=stride_col),
+        offsets_kernel, {"stride_row": stride_row, "stride_col": stride_col},
         {"out_ptr": (ROWS, COLS)}, dtype=torch.int64, ROWS=ROWS, COLS=COLS, WIDE=wide,
     )  # fmt: skip
     rows, cols = torch.arange(ROWS)[:, None], torch.arange(COLS)[None, :]
@@ -70,13 +70,17 @@ def test_a_load_reads_its_tile_and_zeros(
     ends = [(0, 48), (16, 32), (16, 25), (30, 31), (32, 48), (16, 16), (20, 3)]
     for start, end in ends if check_rows else [(0, 48), (16, 48), (32, 48)]:
         out = torch.full((ROWS, COLS), math.nan, dtype=dtype, device=fast_device.place)
-        args = dict(
-            x_ptr=view, out_ptr=out, row_start=start, row_end=end,
-            stride_row=view.stride(0), stride_col=view.stride(1),
-        )  # fmt: skip
-        constants = dict(
-            COLS=cols, BLOCK_ROWS=ROWS, BLOCK_COLS=COLS, CHECK_ROWS=check_rows, WIDE=False
-        )
+        args = {
+            "x_ptr": view, "out_ptr": out, "row_start": start, "row_end": end,
+            "stride_row": view.stride(0), "stride_col": view.stride(1),
+        }  # fmt: skip
+        constants = {
+            "COLS": cols,
+            "BLOCK_ROWS": ROWS,
+            "BLOCK_COLS": COLS,
+            "CHECK_ROWS": check_rows,
+            "WIDE": False,
+        }
         fast_device.launch(load_kernel, args, constants)
         expected = torch.zeros(ROWS, COLS, dtype=dtype, device=fast_device.place)
         there = view[start : max(min(start + ROWS, end), start)]
@@ -96,11 +100,11 @@ def test_a_store_writes_its_tile_and_nothing_else(
         expected = memory.clone()
         there = max(min(ROWS, end - start), 0)
         expected[20 + start : 20 + start + there, 24 : 24 + cols] = x[:there, :cols].to(dtype)
-        args = dict(
-            x_ptr=x, out_ptr=view, row_start=start, row_end=end,
-            stride_row=view.stride(0), stride_col=view.stride(1),
-        )  # fmt: skip
-        constants = dict(COLS=cols, BLOCK_ROWS=ROWS, BLOCK_COLS=COLS, WIDE=False)
+        args = {
+            "x_ptr": x, "out_ptr": view, "row_start": start, "row_end": end,
+            "stride_row": view.stride(0), "stride_col": view.stride(1),
+        }  # fmt: skip
+        constants = {"COLS": cols, "BLOCK_ROWS": ROWS, "BLOCK_COLS": COLS, "WIDE": False}
         fast_device.launch(store_kernel, args, constants)
         assert_same_bits(memory, expected)
 
@@ -117,8 +121,8 @@ def test_rows_are_stored_up_to_the_end(device: Device) -> None:
         expected = memory.clone()
         there = max(min(ROWS, end - start), 0)
         expected[16 + start : 16 + start + there] = x[:there]
-        args = dict(x_ptr=x, out_ptr=memory[16:], row_start=start, row_end=end)
-        device.launch(rows_kernel, args, dict(N=ROWS))
+        args = {"x_ptr": x, "out_ptr": memory[16:], "row_start": start, "row_end": end}
+        device.launch(rows_kernel, args, {"N": ROWS})
         assert_same_bits(memory, expected)
 
 
@@ -146,11 +150,11 @@ def views(device: Device) -> dict[str, Tensor]:
 
 def copy(device: Device, x: Tensor, out: Tensor, wide: bool = False) -> None:
     batch, heads, rows, cols = x.shape
-    args = dict(x_ptr=x, out_ptr=out, H=heads, S=rows)
+    args = {"x_ptr": x, "out_ptr": out, "H": heads, "S": rows}
     for letter, tensor in (("x", x), ("o", out)):
         for dim, stride in zip("bhmd", tensor.stride(), strict=True):
             args[f"stride_{letter}{dim}"] = stride
-    constants = dict(D=cols, BLOCK_M=ROWS, BLOCK_D=COLS, WIDE=wide)
+    constants = {"D": cols, "BLOCK_M": ROWS, "BLOCK_D": COLS, "WIDE": wide}
     device.launch(copy_kernel, args, constants, grid=(batch * heads, -(-rows // ROWS)))
 
 
@@ -164,9 +168,7 @@ def test_any_strides(fast_device: Device, name: str) -> None:
 
 
 @pytest.mark.parametrize("stride", [2**30, 2**31 + 16])
-def test_tiles_across_more_than_32_bits(
-    fast_device: Device, tmp_path: Path, stride: int
-) -> None:
+def test_tiles_across_more_than_32_bits(fast_device: Device, tmp_path: Path, stride: int) -> None:
     rows, cols = 4, 8
     elements = stride * (rows - 1) + cols
     if fast_device.route == "gpu":
@@ -189,9 +191,20 @@ def test_tiles_across_more_than_32_bits(
     assert torch.equal(small, huge)
     # the first row of a later tile: whole tiles are always reached in 64 bits
     last = torch.full((ROWS, COLS), math.nan, dtype=torch.float16, device=huge.device)
-    args = dict(
-        x_ptr=huge, out_ptr=last, row_start=rows - 1, row_end=rows, stride_row=stride, stride_col=1
-    )
-    constants = dict(COLS=cols, BLOCK_ROWS=ROWS, BLOCK_COLS=COLS, CHECK_ROWS=True, WIDE=False)
+    args = {
+        "x_ptr": huge,
+        "out_ptr": last,
+        "row_start": rows - 1,
+        "row_end": rows,
+        "stride_row": stride,
+        "stride_col": 1,
+    }
+    constants = {
+        "COLS": cols,
+        "BLOCK_ROWS": ROWS,
+        "BLOCK_COLS": COLS,
+        "CHECK_ROWS": True,
+        "WIDE": False,
+    }
     fast_device.launch(load_kernel, args, constants)
     assert torch.equal(last[0, :cols], huge[0, 0, -1])

@@ -32,7 +32,7 @@ M, N = 16, 32
 def test_predicates(
     device: Device, row_start: int, key_start: int, diagonal: int, end: int
 ) -> None:
-    args = dict(row_start=row_start, key_start=key_start, diagonal=diagonal, end=end)
+    args = {"row_start": row_start, "key_start": key_start, "diagonal": diagonal, "end": end}
     shapes = {"causal_ptr": (M, N), "within_ptr": (N,)}
     causal, within = device.run(predicates_kernel, args, shapes, M=M, N=N)
     rows, keys = row_start + torch.arange(M), key_start + torch.arange(N)
@@ -50,7 +50,7 @@ def test_key_range(device: Device) -> None:
     table = torch.tensor(cases, dtype=torch.int32)
     shapes = dict.fromkeys(("full_ptr", "causal_ptr"), (len(cases), 2))
     full, causal = device.run(
-        ranges_kernel, dict(cases_ptr=table, cases=len(cases)), shapes, dtype=torch.int32
+        ranges_kernel, {"cases_ptr": table, "cases": len(cases)}, shapes, dtype=torch.int32
     )
     for case, found_full, found_causal in zip(cases, full.tolist(), causal.tolist(), strict=True):
         row_start, row_end, Sk, diagonal = case

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from block_mutants import MUTANTS, UNCHANGED
+from block_mutants import UNCHANGED
+from mutant_table import MUTANTS
+
+from tests.conftest import RunPython
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-SCRIPT = Path(__file__).with_name("block_mutants.py")
+CODE = f"""
+import pathlib, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from block_mutants import main
+main(pathlib.Path(sys.argv[1]))
+"""
 
 
 @pytest.fixture(scope="module")
-def results(
-    run_python: Callable[..., object], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, str]:
+def results(run_python: RunPython, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Which test failed first on each mutant, "" for none: one process, in the interpreter."""
-    code = f"import runpy, sys; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
     folder = tmp_path_factory.mktemp("mutants")
-    done = run_python(code, str(folder), env={"TRITON_INTERPRET": "1"})
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])  # type: ignore[attr-defined]
+    done = run_python(CODE, str(folder), env={"TRITON_INTERPRET": "1"})
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 

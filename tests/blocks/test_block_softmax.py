@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-tl = pytest.importorskip("triton.language", reason="Triton is not installed")
+pytest.importorskip("triton", reason="Triton is not installed")
 
+import triton.language as tl
 from block_device import Device
 from hostile_numbers import U, below_last_bit, normals, rng, uniforms
 from softmax_kernels import (
@@ -52,7 +53,7 @@ class State:
         return self.acc.double() + self.comp.double()
 
     def arguments(self) -> dict[str, Tensor]:
-        return dict(rows_ptr=self.rows, acc_ptr=self.acc, comp_ptr=self.comp)
+        return {"rows_ptr": self.rows, "acc_ptr": self.acc, "comp_ptr": self.comp}
 
 
 def outputs(prefix: str = "out_", lead: tuple[int, ...] = ()) -> dict[str, tuple[int, ...]]:
@@ -72,11 +73,25 @@ def random_state(pivot: Tensor, seed: int = 0) -> State:
 
 
 def test_raise_pivot(device: Device) -> None:
-    levels = [NEG_INF, -3e38, -1e30, -1000.0, -127.0, -126.0, -3.0, -0.0, 0.0, 7.0, 126.0, 1e4, 3e38]
+    levels = [
+        NEG_INF,
+        -3e38,
+        -1e30,
+        -1000.0,
+        -127.0,
+        -126.0,
+        -3.0,
+        -0.0,
+        0.0,
+        7.0,
+        126.0,
+        1e4,
+        3e38,
+    ]
     grid = torch.tensor([(p, c) for p in levels for c in levels] + [(0.0, 0.0)] * 87)
     pivot, candidate = grid.T.contiguous()
     shapes = {"whole_ptr": (3, 256), "general_ptr": (3, 256)}
-    args = dict(pivot_ptr=pivot, candidate_ptr=candidate)
+    args = {"pivot_ptr": pivot, "candidate_ptr": candidate}
     for raised, base, rescale in device.run(pivot_kernel, args, shapes, M=256):
         assert torch.equal(raised, torch.maximum(pivot, candidate))
         assert torch.equal(base, torch.where(raised == NEG_INF, 0.0, raised))
@@ -93,7 +108,7 @@ def test_raise_pivot_between_whole_numbers(device: Device) -> None:
     pivot = normals(256, seed=1) * 10
     candidate = pivot + uniforms(256, seed=2) * 20
     shapes = {"whole_ptr": (3, 256), "general_ptr": (3, 256)}
-    args = dict(pivot_ptr=pivot, candidate_ptr=candidate)
+    args = {"pivot_ptr": pivot, "candidate_ptr": candidate}
     raised, base, rescale = device.run(pivot_kernel, args, shapes, M=256)[1]
     assert torch.equal(raised, torch.maximum(pivot, candidate))
     assert torch.equal(base, raised)
@@ -111,7 +126,7 @@ def test_add_weights(device: Device) -> None:
     # sums of these are exact in any order
     weights = (uniforms(M, N, seed=3) * 1024).round() / 1024
     weights[3], weights[4] = 0.0, 1.0
-    args = dict(total_ptr=total, comp_ptr=comp, rescale_ptr=rescale, weights_ptr=weights)
+    args = {"total_ptr": total, "comp_ptr": comp, "rescale_ptr": rescale, "weights_ptr": weights}
     shapes = {"plain_ptr": (2, M), "kahan_ptr": (2, M)}
     plain, kahan = device.run(weights_kernel, args, shapes, M=M, N=N)
     added = weights.double().sum(1)
@@ -218,7 +233,9 @@ def test_16_bit_weights_are_summed_as_rounded(fast_device: Device) -> None:
     weights = torch.exp2(scores)
     rounded = weights.bfloat16().double().sum(1)
     exact = torch.exp2(scores.double()).sum(1)
-    assert ((rounded - exact).abs() > 64 * N * U * exact).sum() > M / 2, "rounding made no difference"
+    assert ((rounded - exact).abs() > 64 * N * U * exact).sum() > M / 2, (
+        "rounding made no difference"
+    )
     assert ((new.row_sum - rounded).abs() <= N * U * rounded).all()
     assert ((new.total - rounded[:, None]).abs() <= N * 2 * U * rounded[:, None]).all()
     assert ((new.lse_sum - exact).abs() <= (N + 20) * U * exact).all()
@@ -226,7 +243,9 @@ def test_16_bit_weights_are_summed_as_rounded(fast_device: Device) -> None:
 
 @pytest.mark.parametrize("WHOLE", [True, False])
 def test_merge_of_two_states(device: Device, WHOLE: bool) -> None:
-    a = random_state(torch.tensor([0.0, 0, 3, -5, 40, 200, NEG_INF, 9, 1, -200] + [1.0] * 6), seed=1)
+    a = random_state(
+        torch.tensor([0.0, 0, 3, -5, 40, 200, NEG_INF, 9, 1, -200] + [1.0] * 6), seed=1
+    )
     b = random_state(torch.tensor([0.0, 3, 0, -9, -40, 0, 4, NEG_INF, 1, 0] + [-2.0] * 6), seed=20)
     for state, row in ((a, 6), (b, 7), (a, 8), (b, 8)):
         # rows that have seen nothing: in one state, and in both
@@ -234,7 +253,9 @@ def test_merge_of_two_states(device: Device, WHOLE: bool) -> None:
         state.rows[1:, row] = 0.0
         state.acc[row] = state.comp[row] = 0.0
     COMP_DTYPE = tl.float32 if WHOLE else tl.bfloat16
-    both = State(*(torch.stack(pair) for pair in ((a.rows, b.rows), (a.acc, b.acc), (a.comp, b.comp))))
+    both = State(
+        *(torch.stack(pair) for pair in ((a.rows, b.rows), (a.acc, b.acc), (a.comp, b.comp)))
+    )
     merged = State(
         *device.run(
             merge_kernel, both.arguments(), outputs(lead=(2,)), M=M, Dv=Dv, WHOLE=WHOLE,
@@ -268,6 +289,8 @@ def test_finalize(device: Device, SEPARATE_LSE: bool) -> None:
     state.comp.mul_(2.0**10)
     state.rows[0, 0] = NEG_INF
     state.rows[1:, 0] = state.acc[0] = state.comp[0] = 0.0
+    # hidden keys of weight 0 with a NaN beside them
+    state.acc[0, 2] = math.nan
     state.rows[1, 1] = state.rows[3, 1] = state.acc[1, 3] = math.nan
     state.acc[2, 5], state.comp[2, 5] = math.inf, 0.0
     state.rows[0, 3], state.rows[0, 4] = 1e30, -3e38

@@ -1,0 +1,267 @@
+"""Mutants of the compensated arithmetic in `blocks`: what is changed in which file."""
+
+from __future__ import annotations
+
+# name: (file, text that occurs once in it, what becomes of that text)
+MUTANTS: dict[str, tuple[str, str, str]] = {
+    "two_sum: no error of a": (
+        "compensated.py",
+        "error = (a - (total - b_rounded)) + (b - b_rounded)",
+        "error = b - b_rounded",
+    ),
+    "two_sum: no error of b": (
+        "compensated.py",
+        "error = (a - (total - b_rounded)) + (b - b_rounded)",
+        "error = a - (total - b_rounded)",
+    ),
+    "two_sum: sign of the error of b": (
+        "compensated.py",
+        "b_rounded)) + (b - b_rounded)",
+        "b_rounded)) - (b - b_rounded)",
+    ),
+    "two_sum: operands swapped in one place": (
+        "compensated.py",
+        "b_rounded = total - a\n",
+        "b_rounded = total - b\n",
+    ),
+    "fast_two_sum: sign": ("compensated.py", "error = b - (total - a)", "error = (total - a) - b"),
+    "fast_two_sum: operands swapped": (
+        "compensated.py",
+        "error = b - (total - a)",
+        "error = a - (total - b)",
+    ),
+    "fast_two_sum: no error": (
+        "compensated.py",
+        "error = b - (total - a)",
+        "error = total - total",
+    ),
+    "fold: no finite guard": (
+        "compensated.py",
+        "comp = tl.where(tl.abs(total) < INF, error, 0.0)",
+        "comp = error",
+    ),
+    "fold: guards the wrong number": (
+        "compensated.py",
+        "comp = tl.where(tl.abs(total) < INF, error, 0.0)",
+        "comp = tl.where(tl.abs(acc) < INF, error, 0.0)",
+    ),
+    "fold: operands swapped": (
+        "compensated.py",
+        "fast_two_sum(acc, addend)",
+        "fast_two_sum(addend, acc)",
+    ),
+    "kahan_add: no compensation": ("compensated.py", "fold(acc, x + comp)", "fold(acc, x)"),
+    "kahan_add: sign of the compensation": (
+        "compensated.py",
+        "fold(acc, x + comp)",
+        "fold(acc, x - comp)",
+    ),
+    "merge: no compensations": (
+        "compensated.py",
+        "error + (comp_a + comp_b)",
+        "error",
+    ),
+    "merge: no error": ("compensated.py", "error + (comp_a + comp_b)", "comp_a + comp_b"),
+    "merge: sign of a compensation": (
+        "compensated.py",
+        "error + (comp_a + comp_b)",
+        "error + (comp_a - comp_b)",
+    ),
+    "merge: compensations in an order": (
+        "compensated.py",
+        "error + (comp_a + comp_b)",
+        "(error + comp_a) + comp_b",
+    ),
+    "merge: sum of unordered numbers": (
+        "compensated.py",
+        "total, error = two_sum(acc_a, acc_b)",
+        "total, error = fast_two_sum(acc_a, acc_b)",
+    ),
+    "merge: no finite guard of the sum": (
+        "compensated.py",
+        "return tl.where(finite, acc, total), ",
+        "return acc, ",
+    ),
+    "merge: no finite guard of the compensation": (
+        "compensated.py",
+        "total), tl.where(finite, comp, 0.0)",
+        "total), comp",
+    ),
+    "merge: guards the sum before the compensations": (
+        "compensated.py",
+        "finite = tl.abs(acc) < INF",
+        "finite = tl.abs(total) < INF",
+    ),
+    "power_of_two: not exact": (
+        "compensated.py",
+        "return (biased << 23).to(tl.float32, bitcast=True)",
+        "return tl.where(biased > 0, tl.exp(exponent * 0.6931471805599453), 0.0)",
+    ),
+    "power_of_two: bias": ("compensated.py", ".to(tl.int32) + 127", ".to(tl.int32) + 126"),
+    "power_of_two: never 0": (
+        "compensated.py",
+        "tl.maximum(exponent, -127.0)",
+        "tl.maximum(exponent, -126.0)",
+    ),
+    "row_sum: grid too fine for the sum": (
+        "compensated.py",
+        "(2.0 * x.shape[1])",
+        "(0.25 * x.shape[1])",
+    ),
+    "row_sum: grid too coarse": (
+        "compensated.py",
+        "(2.0 * x.shape[1])",
+        "(256.0 * x.shape[1])",
+    ),
+    "row_sum: no low part": (
+        "compensated.py",
+        "comp = tl.sum(x - high, axis=1)",
+        "comp = tl.sum(high - high, axis=1)",
+    ),
+    "row_sum: sign of the low part": (
+        "compensated.py",
+        "comp = tl.sum(x - high, axis=1)",
+        "comp = tl.sum(high - x, axis=1)",
+    ),
+    "row_sum: no finite guard": (
+        "compensated.py",
+        "exact = (exponent <= 127.0) & (tl.abs(comp) < INF)",
+        "exact = exponent <= 127.0",
+    ),
+    "row_sum: no guard of the range": (
+        "compensated.py",
+        "exact = (exponent <= 127.0) & (tl.abs(comp) < INF)",
+        "exact = tl.abs(comp) < INF",
+    ),
+    "accumulate_product: no compensation": (
+        "gemm.py",
+        "dot_add(a, b, comp, SEED, DOT_PRECISION)",
+        "dot(a, b, DOT_PRECISION)",
+    ),
+    "accumulate_product: operands swapped": (
+        "gemm.py",
+        "fold(acc, dot_add(a, b, comp, SEED, DOT_PRECISION))",
+        "fold(dot_add(a, b, comp, SEED, DOT_PRECISION), acc)",
+    ),
+    "accumulate_product: old compensation kept": (
+        "gemm.py",
+        "acc, comp = fold(acc, dot_add(a, b, comp, SEED, DOT_PRECISION))",
+        "acc, _ = fold(acc, dot_add(a, b, comp, SEED, DOT_PRECISION))",
+    ),
+    "accumulate_product: plain reads the compensation": (
+        "gemm.py",
+        "acc = dot_add(a, b, acc, SEED, DOT_PRECISION)",
+        "acc = dot_add(a, b, acc + comp, SEED, DOT_PRECISION)",
+    ),
+    "add_weights: sum not rescaled": (
+        "softmax.py",
+        "kahan_add(total * rescale, comp * rescale, tile_sum)",
+        "kahan_add(total, comp * rescale, tile_sum)",
+    ),
+    "add_weights: compensation not rescaled": (
+        "softmax.py",
+        "kahan_add(total * rescale, comp * rescale, tile_sum)",
+        "kahan_add(total * rescale, comp, tile_sum)",
+    ),
+    "raise_pivot: rescale not exact": (
+        "softmax.py",
+        "rescale = power_of_two(pivot - base)",
+        "rescale = tl.exp((pivot - base) * LN2)",
+    ),
+    "raise_pivot: no finite base": (
+        "softmax.py",
+        "base = tl.where(raised == NEG_INF, 0.0, raised)",
+        "base = raised",
+    ),
+    "online_update: pivot not a whole number": (
+        "softmax.py",
+        "    if WHOLE:\n        candidate = tl.ceil(candidate)\n    elif",
+        "    if",
+    ),
+    "online_update: row maximum and inexact rescale": (
+        "softmax.py",
+        "        candidate = tl.ceil(candidate)\n",
+        "        candidate = candidate + 0.0\n    WHOLE: tl.constexpr = False\n    if WHOLE:\n"
+        "        candidate = candidate + 0.0\n",
+    ),
+    "online_update: fp16 pivot not lowered": (
+        "softmax.py",
+        "lowered = candidate - FP16_PIVOT_DROP",
+        "lowered = candidate",
+    ),
+    "online_update: fp16 pivot always lowered": (
+        "softmax.py",
+        "tl.where(tl.abs(candidate) < FP16_PIVOT_DROP_END, lowered, candidate)",
+        "lowered",
+    ),
+    "online_update: 16-bit weights summed unrounded": (
+        "softmax.py",
+        "rescale, factors.to(tl.float32), METHOD",
+        "rescale, weights, METHOD",
+    ),
+    "online_update: log-sum-exp of rounded weights": (
+        "softmax.py",
+        "add_weights(lse_sum, lse_sum_comp, rescale, weights, METHOD)",
+        "add_weights(lse_sum, lse_sum_comp, rescale, factors.to(tl.float32), METHOD)",
+    ),
+    "online_update: accumulator not rescaled": (
+        "softmax.py",
+        "acc = acc * rescale[:, None]",
+        "acc = acc * 1.0",
+    ),
+    "online_update: compensation not rescaled": (
+        "softmax.py",
+        "acc, acc_comp * rescale[:, None], factors",
+        "acc, acc_comp.to(tl.float32), factors",
+    ),
+    "online_update: compensation not kept": (
+        "softmax.py",
+        "acc_comp = comp.to(acc_comp.dtype)",
+        "acc_comp = (comp * 0.0).to(acc_comp.dtype)",
+    ),
+    "online_merge: factors swapped": (
+        "softmax.py",
+        "_pivot, _base, rescale_b = raise_pivot(pivot_b, pivot_a, WHOLE)",
+        "_pivot, _base, rescale_b = raise_pivot(pivot_a, pivot_b, WHOLE)",
+    ),
+    "online_merge: sum's compensation not rescaled": (
+        "softmax.py",
+        "row_sum_comp_b * rescale_b",
+        "row_sum_comp_b",
+    ),
+    "online_merge: log-sum-exp's compensation not rescaled": (
+        "softmax.py",
+        "lse_sum_comp_a * rescale_a",
+        "lse_sum_comp_a",
+    ),
+    "online_merge: accumulator's compensation not rescaled": (
+        "softmax.py",
+        "acc_comp_b * column_b",
+        "acc_comp_b.to(tl.float32)",
+    ),
+    "online_finalize: no compensation of the sum": (
+        "softmax.py",
+        "divisor = row_sum + row_sum_comp",
+        "divisor = row_sum",
+    ),
+    "online_finalize: no compensation of the output": (
+        "softmax.py",
+        "tl.div_rn(acc + acc_comp, ",
+        "tl.div_rn(acc, ",
+    ),
+    "online_finalize: no compensation of the log-sum-exp": (
+        "softmax.py",
+        "total = lse_sum + lse_sum_comp",
+        "total = lse_sum",
+    ),
+    "online_finalize: log-sum-exp of the divisor": (
+        "softmax.py",
+        "    if SEPARATE_LSE:\n        total",
+        "    if False:\n        total",
+    ),
+    "online_finalize: empty rows not zeroed": (
+        "softmax.py",
+        "out = tl.where(empty[:, None], 0.0, out)",
+        "out = out * 1.0",
+    ),
+}
