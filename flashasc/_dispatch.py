@@ -51,18 +51,18 @@ def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
     """
     device = problem.device.type
     match impl, device:
+        case _, "meta":
+            return Plan("reference", "meta tensors have shapes alone: nothing is computed")
         case "reference", _:
             return Plan("reference", "asked for")
-        case "auto", "cpu" | "meta":
-            return Plan("reference", f"{device} tensors; impl='triton' would run the kernel")
+        case "auto", "cpu":
+            return Plan("reference", "cpu tensors; impl='triton' would run the kernel")
         case "auto", _ if problem.dtype == torch.float64:
             return Plan("reference", "float64, which no kernel computes in")
     if problem.dtype == torch.float64:
         raise NotImplementedError(
             "the kernels do not compute in float64; use impl='reference', which is plain PyTorch"
         )
-    if device == "meta":
-        raise NotImplementedError("kernels do not run on meta tensors; use impl='auto'")
     reason = "asked for" if impl == "triton" else f"{device} tensors"
     if device == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
         route: Literal["device", "native", "interpreter"] = "interpreter"

@@ -44,7 +44,7 @@ def attention_fwd(
     if problem.empty:
         return out, lse
     scale_log2 = problem.scale * math.log2(math.e)
-    with _full_precision_products():
+    with _full_precision_products(problem.device):
         for rows in _row_tiles(problem):
             q_tile = _grouped(q[:, :, rows], problem).to(working)
             state = _State(q_tile, problem)
@@ -94,7 +94,7 @@ def attention_bwd(
             delta = delta - grad_lse.to(working)
         # a row that saw nothing: exp(-inf - inf) = 0 where exp(-inf + inf) would be NaN
         lse = torch.where(lse == -math.inf, math.inf, lse.to(working))
-        with _full_precision_products():
+        with _full_precision_products(problem.device):
             for rows in _row_tiles(problem):
                 q_tile, grad_tile = (
                     _grouped(x[:, :, rows], problem).to(working) for x in (q, grad_out)
@@ -224,14 +224,19 @@ def _power_of_two(exponent: Tensor) -> Tensor:
 
 
 @contextmanager
-def _full_precision_products() -> Iterator[None]:
-    """Products of float32 in float32, whatever shortcut (TF32, bf16) is allowed elsewhere."""
+def _full_precision_products(device: torch.device) -> Iterator[None]:
+    """Products in the dtype of their factors, whatever shortcut is allowed elsewhere.
+
+    Autocast would make 16-bit products of float32 tiles, and TF32 or bfloat16 ones are allowed by
+    `torch.set_float32_matmul_precision`.
+    """
     before = torch.get_float32_matmul_precision()
-    if before == "highest":
-        yield
-        return
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    with torch.autocast(device.type, enabled=False):
+        if before == "highest":
+            yield
+            return
+        torch.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)

@@ -47,9 +47,7 @@ def test_kinds_of_input(route: Route, kind: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("precision", ["standard", "compensated"])
-def test_float32_output_of_16_bit_inputs(
-    route: Route, dtype: torch.dtype, precision: str
-) -> None:
+def test_float32_output_of_16_bit_inputs(route: Route, dtype: torch.dtype, precision: str) -> None:
     """Only the last rounding goes away: rounding that output gives the 16-bit output."""
     case = RAGGED.but(dtype=dtype)
     q, k, v = normal(case, device=route.device)

@@ -77,9 +77,7 @@ def test_nan_in_a_key_reaches_those_who_see_it(route: Route, dtype: torch.dtype)
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("poison", [NAN, INF, -INF])
-def test_a_value_reaches_those_who_see_it(
-    route: Route, dtype: torch.dtype, poison: float
-) -> None:
+def test_a_value_reaches_those_who_see_it(route: Route, dtype: torch.dtype, poison: float) -> None:
     """Its own column alone; and no row that lies a tile or more before it."""
     case = Case(Hq=2, Hk=1, Sq=5000, Sk=5000, D=16, dtype=dtype, causal=True, scale=0.1)
     q, k, v = normal(case, device=route.device)

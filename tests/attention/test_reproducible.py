@@ -28,9 +28,7 @@ def test_twice(every_route: Route, dtype: torch.dtype, precision: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(41, 48), (59, 96), (131, 32)], ids=str)
-def test_the_first_call_of_a_shape_is_no_exception(
-    route: Route, shape: tuple[int, int]
-) -> None:
+def test_the_first_call_of_a_shape_is_no_exception(route: Route, shape: tuple[int, int]) -> None:
     S, D = shape
     q, k, v = normal(Case(Hq=3, Sq=S, Sk=S, D=D), device=route.device)
     runs = []
@@ -43,7 +41,9 @@ def test_the_first_call_of_a_shape_is_no_exception(
 
 
 @pytest.mark.parametrize("threads", ["1", "2", "5"])
-def test_number_of_threads(monkeypatch: pytest.MonkeyPatch, kernel_route: Route, threads: str) -> None:
+def test_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch, kernel_route: Route, threads: str
+) -> None:
     q, k, v = normal(RAGGED.but(B=3), device=kernel_route.device)
     expected = kernel_route(q, k, v)
     monkeypatch.setenv("FLASHASC_NATIVE_THREADS", threads)

@@ -58,7 +58,9 @@ def test_the_default_comes_from_the_head_size_and_not_from_a_padded_one(
     assert_accurate(route(q, k, v), q, k, v)
 
 
-@pytest.mark.parametrize("scale", [1, 0.25, np.float32(0.25), np.int64(1), np.float64(0.25)], ids=repr)
+@pytest.mark.parametrize(
+    "scale", [1, 0.25, np.float32(0.25), np.int64(1), np.float64(0.25)], ids=repr
+)
 def test_any_kind_of_number(scale: float) -> None:
     q, k, v = normal(Case(Sq=5, Sk=5, D=16))
     route = Route("reference", "reference")
