@@ -50,17 +50,13 @@ BY_HEADS = tuple(
 )
 
 # what every level of lowering is tried on, and both precision levels
-CORE = tuple(
-    RAGGED.but(dtype=dtype, causal=causal, layout=layout)
-    for dtype, causal, layout in (
-        (FLOAT32, False, "BNSD"),
-        (FLOAT32, True, "BSND"),
-        (FLOAT16, False, "BSND"),
-        (FLOAT16, True, "BNSD"),
-        (BFLOAT16, False, "BNSD"),
-        (BFLOAT16, True, "BSND"),
-    )
-) + (
+CORE = (
+    RAGGED.but(dtype=FLOAT32),
+    RAGGED.but(dtype=FLOAT32, causal=True, layout="BSND"),
+    RAGGED.but(dtype=FLOAT16, layout="BSND"),
+    RAGGED.but(dtype=FLOAT16, causal=True),
+    RAGGED.but(dtype=BFLOAT16),
+    RAGGED.but(dtype=BFLOAT16, causal=True, layout="BSND"),
     RAGGED.but(D=80, Dv=40, Sq=270, Sk=150, causal=True),
     RAGGED.but(D=128, Sq=33, dtype=BFLOAT16, causal=True, causal_align="top_left"),
     Case(Hq=3, Sq=70, Sk=130, D=256, dtype=FLOAT16),

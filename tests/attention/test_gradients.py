@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import Route
+from routes import Route
 from torch import Tensor
 
 import flashasc

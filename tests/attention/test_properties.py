@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROUTES, _prepare
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from routes import ROUTES, prepare
 from torch import Tensor
 
 from flashasc.testing import Case, assert_accurate, exact_attention, normal
@@ -69,7 +69,7 @@ def restride(x: Tensor, how: str) -> Tensor:
 
 def check(name: str, case: Case, seed: int, strides: list[str], precision: str) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        route = _prepare(name, monkeypatch)
+        route = prepare(name, monkeypatch)
         q, k, v = map(restride, normal(case, seed, route.device), strides)
         out, lse = route(q, k, v, precision=precision, return_lse=True, **case.options)
     assert out.is_contiguous()

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import torch
-from conftest import Route
+from routes import Route
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import flashasc

@@ -180,9 +180,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "online_update: row maximum and inexact rescale": (
         "softmax.py",
-        "        candidate = tl.ceil(candidate)\n",
-        "        candidate = candidate + 0.0\n    WHOLE: tl.constexpr = False\n    if WHOLE:\n"
-        "        candidate = candidate + 0.0\n",
+        "pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE)",
+        "pivot, base, rescale = raise_pivot(pivot, tl.max(scores, axis=1), False)",
     ),
     "online_update: fp16 pivot not lowered": (
         "softmax.py",

@@ -77,9 +77,7 @@ def compile_only(
         source = ASTSource(kernel, runtime, dict(constants), attrs)
     built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     registers, stack = _resources(built.asm["cubin"], built.metadata.name)
-    return Compiled(
-        built.asm["ptx"], built.asm["cubin"], built.metadata.shared, registers, stack
-    )
+    return Compiled(built.asm["ptx"], built.asm["cubin"], built.metadata.shared, registers, stack)
 
 
 def newest_capability() -> int:

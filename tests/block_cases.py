@@ -1,0 +1,69 @@
+"""Every block inside a kernel, as (kernel, signature, constants) to compile without running."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import triton.language as tl
+
+# the wrapper kernels of the blocks' own tests; under pytest only their folder's tests see it
+sys.path.insert(0, str(Path(__file__).parent / "blocks"))
+
+import compensated_kernels
+import gemm_kernels
+import layout_kernels
+import softmax_kernels
+
+BlockCase = tuple[Any, dict[str, str], dict[str, object]]
+
+
+def _case(kernel: Any, constants: dict[str, object], **types: str) -> BlockCase:
+    """Pointers are *fp32 and scalars i32 unless `types` says otherwise."""
+    runtime = [name for name in kernel.arg_names if name not in constants]
+    default = {name: "*fp32" if name.endswith("_ptr") else "i32" for name in runtime}
+    return kernel, default | types, constants
+
+
+_STATE: dict[str, object] = {"M": 32, "Dv": 64, "COMP_DTYPE": tl.bfloat16}
+_TILE: dict[str, object] = {"COLS": 40, "BLOCK_ROWS": 32, "BLOCK_COLS": 64, "WIDE": True}
+
+BLOCK_CASES: dict[str, BlockCase] = {
+    "pairs": _case(compensated_kernels.pairs_kernel, {"N": 256}),
+    "kahan_chain": _case(compensated_kernels.chain_kernel, {"M": 64}),
+    "merge_chain": _case(compensated_kernels.merge_chain_kernel, {"M": 64}),
+    "row_sum": _case(compensated_kernels.row_sum_kernel, {"M": 16, "N": 256}),
+    "power_of_two": _case(compensated_kernels.power_of_two_kernel, {"N": 256}),
+    "raise_pivot": _case(softmax_kernels.pivot_kernel, {"M": 64}),
+    "add_weights": _case(softmax_kernels.weights_kernel, {"M": 32, "N": 64}),
+    "online_init": _case(softmax_kernels.init_kernel, _STATE),
+    "online_update": _case(
+        softmax_kernels.update_kernel, {**_STATE, "N": 64, "METHOD": "kahan"}, values_ptr="*fp16"
+    ),
+    "online_merge": _case(softmax_kernels.merge_kernel, {**_STATE, "WHOLE": True}),
+    "online_finalize": _case(
+        softmax_kernels.finalize_kernel, {"M": 32, "Dv": 64, "SEPARATE_LSE": True}
+    ),
+    "load_tile": _case(layout_kernels.load_kernel, {**_TILE, "CHECK_ROWS": True}),
+    "store_tile": _case(layout_kernels.store_kernel, _TILE),
+    "store_rows": _case(layout_kernels.rows_kernel, {"N": 64}),
+    "masking": _case(layout_kernels.predicates_kernel, {"M": 32, "N": 64}),
+    "key_range": _case(
+        layout_kernels.ranges_kernel, {}, cases_ptr="*i32", full_ptr="*i32", causal_ptr="*i32"
+    ),
+}
+for _method, _dtype in (("plain", "fp16"), ("kahan", "bf16"), ("kahan", "fp32")):
+    BLOCK_CASES[f"accumulate_product-{_method}-{_dtype}"] = _case(
+        gemm_kernels.sums_kernel,
+        {"M": 32, "K": 64, "N": 64, "METHOD": _method, "SEED": True, "COMP_DTYPE": tl.float32},
+        a_ptr=f"*{_dtype}",
+        b_ptr=f"*{_dtype}",
+    )
+
+
+def product_case(precision: str) -> BlockCase:
+    """`blocks.gemm.dot` and `dot_add` of fp32 tiles at one precision."""
+    return _case(
+        gemm_kernels.products_kernel, {"M": 32, "K": 64, "N": 64, "DOT_PRECISION": precision}
+    )
