@@ -51,14 +51,14 @@ def test_a_constant_argument_leaves_the_signature() -> None:
 
 
 def test_spilling_shows_up() -> None:
-    crowded = compile_only(multiply, SIGNATURE, {"BLOCK": 128}, 80, num_warps=1)
-    assert crowded.registers >= 250
+    # the accumulator alone takes 256 registers a thread
+    crowded = compile_only(multiply, SIGNATURE, {"BLOCK": 128}, 80, num_warps=2)
     assert crowded.stack_bytes > 0
 
 
 def test_a_tile_that_is_too_large_shows_up() -> None:
     large = compile_only(
-        multiply, SIGNATURE, {"BLOCK": 256}, 80, divisible_by_16=SIGNATURE, num_warps=8
+        multiply, SIGNATURE, {"BLOCK": 64}, 80, divisible_by_16=SIGNATURE, num_stages=16
     )
     assert large.shared_bytes > SHARED_BYTES[80]
 
