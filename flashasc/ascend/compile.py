@@ -197,7 +197,7 @@ def _cache_entry(lowered: Lowered, flags: tuple[str, ...], compiler: str) -> Pat
     """Return the file that holds the report of this very compilation; None without a home."""
     key = json.dumps([_CACHE_FORMAT, lowered.linalg, lowered.arch, flags, compiler, versions()])
     try:
-        base = Path(os.environ.get("FLASHASC_CACHE_DIR") or Path.home() / ".cache" / "flashasc")
+        base = Path(os.environ.get("FLASHASC_CACHE_DIR") or "~/.cache/flashasc").expanduser()
     except RuntimeError as error:
         _warn_uncached(error)
         return None
