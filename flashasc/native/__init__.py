@@ -7,7 +7,8 @@ loads no Triton. It needs the packages of `pip install 'flashasc[offline]'` and 
 What is run is the very Linalg text that `bishengir-compile` is given (level "linalg"), or what that
 compiler's HFusion passes make of it (level "hfusion": exp2 as exp(x*ln 2), NaN handling of max,
 rewritten masks). MLIR and LLVM, as the two packages carry them, turn it into code for x86-64 or
-aarch64.
+aarch64. (The aarch64 wheel of ascendnpu-ir 1.2.0 lacks the tools of the A5 generation. For the
+others, aarch64 gives the bits of x86-64, as far as an emulated processor shows.)
 
 **Arithmetic.** Every operation is rounded as IEEE 754 says, in the order the text gives: nothing is
 reassociated, no product is fused with a sum, subnormal numbers are kept, whatever the calling
@@ -26,14 +27,13 @@ same bits on any number of threads and, but for the C library's functions, on an
   on A2).
 
 **What cannot be run** raises `NativeError`, which names the construct: `tl.sort`, `tl.histogram` at
-level "linalg", `tl.device_print`, inline assembly, `tl.reduce` over several values, exchange and
-compare-and-swap that HFusion gives a lock, extern functions other than tanh, tan, atan, log1p, pow,
-round, reciprocal, relu, isnan and isinf. Atomics are plain reads and writes, so a kernel that has
-them runs on one thread. Programs must not wait for one another: they run in turns, and such a
-kernel never ends.
+level "linalg", `tl.device_print`, inline assembly, `tl.reduce` over several values, extern
+functions other than tanh, tan, atan, log1p, pow, round, reciprocal, relu, isnan and isinf. Atomics
+are plain reads and writes, so a kernel that has them runs on one thread. Programs must not wait for
+one another: they run in turns, and such a kernel never ends.
 
-**Speed.** The first call of a kernel and specialisation takes about a second: half for Triton's
-front end, half for the compiler. Both results are kept in FLASHASC_CACHE_DIR
+**Speed.** The first call of a kernel and specialisation takes about a second, a third of it in
+Triton's front end and the rest in the compiler. Both results are kept in FLASHASC_CACHE_DIR
 (~/.cache/flashasc/native), which any number of processes may share and which may be deleted at any
 time; a new process then needs milliseconds.
 

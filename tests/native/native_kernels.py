@@ -185,8 +185,14 @@ def scans(x_ptr, y_ptr, M: tl.constexpr, N: tl.constexpr):
     x = tl.load(x_ptr + offs)
     tl.store(y_ptr + offs, tl.cumsum(x, 1))
     tl.store(y_ptr + M * N + offs, tl.cumsum(x, 0))
+
+
+@triton.jit
+def scanned_pairs(x_ptr, y_ptr, M: tl.constexpr, N: tl.constexpr):
+    offs = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    x = tl.load(x_ptr + offs)
     total, error = tl.associative_scan((x, x * 0), 1, add_pairs)
-    tl.store(y_ptr + 2 * M * N + offs, total + error)
+    tl.store(y_ptr + offs, total + error)
 
 
 @triton.jit
@@ -223,6 +229,13 @@ def counted(count_ptr, old_ptr, x_ptr, sum_ptr, n, BLOCK: tl.constexpr):
     offs = tl.arange(0, BLOCK)
     tl.store(old_ptr + tl.program_id(0), tl.atomic_add(count_ptr, 1))
     tl.atomic_add(sum_ptr + offs, tl.load(x_ptr + offs, mask=offs < n, other=0.0), mask=offs < n)
+
+
+@triton.jit
+def swapped(x_ptr, y_ptr, old_ptr, lock_ptr, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    tl.store(old_ptr + offs, tl.atomic_xchg(y_ptr + offs, tl.load(x_ptr + offs)))
+    tl.atomic_cas(lock_ptr, 3, 7)
 
 
 @triton.jit

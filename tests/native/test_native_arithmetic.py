@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import platform
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import native_kernels as kernels
 import pytest
 import torch
 
-from flashasc.native import launch
+from flashasc.native import call, host, launch, lowered, program
 
 A2, A5 = "Ascend910B3", "Ascend950PR_9589"
 TARGETS = [(A2, "linalg"), (A2, "hfusion"), (A5, "linalg"), (A5, "hfusion")]
@@ -325,14 +328,21 @@ def test_argmax(arch: str, level: str) -> None:
 @every_target
 def test_scans(arch: str, level: str) -> None:
     x = torch.randn(8, 32)
-    y = torch.empty(3, 8, 32)
+    y = torch.empty(2, 8, 32)
     run(kernels.scans, (arch, level), {"x_ptr": x, "y_ptr": y}, M=8, N=32)
     for axis, got in ((1, y[0]), (0, y[1])):
         size = x.shape[axis]
         want = torch.stack([in_order(x.narrow(axis, 0, i + 1), axis) for i in range(size)], axis)
         assert torch.equal(got, want)
+
+
+@every_target
+def test_a_scan_of_pairs(arch: str, level: str) -> None:
+    x = torch.randn(32, 64)
+    y = torch.empty(32, 64)
+    run(kernels.scanned_pairs, (arch, level), {"x_ptr": x, "y_ptr": y}, M=32, N=64)
     exact = x.double().cumsum(1)
-    assert (y[2].double() - exact).abs().max() <= EPS * exact.abs().max()
+    assert (y.double() - exact).abs().max() <= EPS * exact.abs().max()
 
 
 @every_target
@@ -381,14 +391,27 @@ def test_a_gather_through_pointers(arch: str, level: str) -> None:
 @every_target
 def test_atomics(arch: str, level: str) -> None:
     count = torch.zeros(1, dtype=torch.int32)
-    old = torch.full((40,), -1, dtype=torch.int32)
+    programs = 4000
+    old = torch.full((programs,), -1, dtype=torch.int32)
     x = torch.randint(-8, 8, (32,)).float()
     total = torch.zeros(32)
     args = {"count_ptr": count, "old_ptr": old, "x_ptr": x, "sum_ptr": total, "n": 20}
-    launch(kernels.counted, (40,), args, {"BLOCK": 32}, arch=arch, level=level, threads=4)
-    assert count.item() == 40
-    assert torch.equal(old, torch.arange(40, dtype=torch.int32))
-    assert torch.equal(total, torch.cat([x[:20] * 40, torch.zeros(12)]))
+    launch(kernels.counted, (programs,), args, {"BLOCK": 32}, arch=arch, level=level, threads=8)
+    # in order, which no two threads would keep
+    assert count.item() == programs
+    assert torch.equal(old, torch.arange(programs, dtype=torch.int32))
+    assert torch.equal(total, torch.cat([x[:20] * programs, torch.zeros(12)]))
+
+
+@every_target
+def test_exchanges(arch: str, level: str) -> None:
+    x, y = (torch.randint(-100, 100, (32,), dtype=torch.int32) for _ in "xy")
+    for held, want in ((3, 7), (4, 4)):
+        new, old = y.clone(), torch.zeros_like(y)
+        lock = torch.tensor([held], dtype=torch.int32)
+        args = {"x_ptr": x, "y_ptr": new, "old_ptr": old, "lock_ptr": lock}
+        run(kernels.swapped, (arch, level), args, BLOCK=32)
+        assert torch.equal(new, x) and torch.equal(old, y) and lock.item() == want
 
 
 @every_target
@@ -400,3 +423,29 @@ def test_compensation_survives(arch: str, level: str) -> None:
     exact = x.double().sum(0)
     plain = (in_order(x, 0).double() - exact).abs().max()
     assert (y.double() - exact).abs().max() <= 2 * EPS * exact.max() < plain / 20
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have other levels")
+def test_processor_levels_give_the_same_bits(monkeypatch: pytest.MonkeyPatch, cold: Path) -> None:
+    machine = host.host()
+    levels = list(host._X86_OPTIONS)
+    levels = levels[: levels.index(machine.cpu) + 1]
+    a, b = torch.randn(48, 24).half(), torch.randn(24, 80).half()
+    x = torch.cat([torch.randn(1024) * 5, torch.linspace(-150, 130, 1024)])
+    results = []
+    for level in levels:
+        for module in (call, lowered, program):
+            module.forget()
+        other = host.Host(machine.triple, level, host._X86_OPTIONS[level])
+        monkeypatch.setattr(host, "host", cache(lambda other=other: other))
+        c, y = torch.empty(48, 80), torch.empty(2, 2048)
+        strides = {"stride_am": 24, "stride_ak": 1, "stride_bk": 80, "stride_bn": 1}
+        args = {"a_ptr": a, "b_ptr": b, "c_ptr": c, **strides}
+        run(kernels.product, (A2, "hfusion"), args, M=48, N=80, K=24)
+        args = {"x_ptr": x, "y_ptr": y, "n": 2048}
+        run(kernels.exponentials, (A2, "linalg"), args, grid=2, BLOCK=1024)
+        results.append((c, y))
+    assert len(results) >= 2 and len(list((cold / "kernels").rglob("*.json"))) == 2 * len(results)
+    for c, y in results:
+        assert torch.equal(c, product_in_order(a, b))
+        assert torch.equal(y.view(torch.int32), results[-1][1].view(torch.int32))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +276,16 @@ def test_an_error_does_not_stick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_switches_for_llvm_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISABLE_LLVM_OPT", "1")
-    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    monkeypatch.setenv("MLIR_ENABLE_DUMP", "1")
+    given: list[dict[str, str]] = []
+    original = subprocess.run
+
+    def spy(words: Any, **options: Any) -> Any:
+        if "env" in options:
+            given.append(options["env"])
+        return original(words, **options)
+
+    monkeypatch.setattr(build.subprocess, "run", spy)
     run()
-    assert os.environ["DISABLE_LLVM_OPT"] == "1" and sys.executable
+    assert len(given) >= 4 and all(environment.get("PATH") for environment in given)
+    assert not any({"DISABLE_LLVM_OPT", "MLIR_ENABLE_DUMP"} & set(e) for e in given)

@@ -188,6 +188,11 @@ def test_products_become_calls() -> None:
     assert "linalg.matmul" not in text
     assert text.count("func.call @flashasc_matmul_f16(") == 1
     assert text.count("func.func private @flashasc_matmul_f16(") == 1
+    # what the cube would round to fewer digits is a product of fp32 here
+    hf32 = line.replace("matmul ins", 'matmul {input_precison = "hf32"} ins').replace(
+        "xf16", "xf32"
+    )
+    assert "func.call @flashasc_matmul_f32(" in _call_matmuls(f"module {{\n{hf32}}}\n")
     other = line.replace("xf16", "xi8").replace("xf32", "xi32")
     assert other in _call_matmuls(f"module {{\n{other}}}\n")
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from flashasc.native import launch
+from flashasc.native import program as program_module
 
 HERE = os.path.dirname(__file__)
 
@@ -43,6 +44,33 @@ def test_products_on_many_threads() -> None:
         launch(kernels.accumulated_product, (16,), args, {"BLOCK": 32}, threads=threads)
         results.append(c)
     assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("level", ["linalg", "hfusion"])
+def test_atomics_run_on_one_thread(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+
+    def spy_on(program: Any) -> None:
+        original = program._run
+
+        def run(*args: Any) -> int:
+            used.append(args[-1])
+            return original(*args)
+
+        monkeypatch.setattr(program, "_run", run)
+
+    x, y = torch.randn(32), torch.zeros(32)
+    count, old = torch.zeros(1, dtype=torch.int32), torch.zeros(9, dtype=torch.int32)
+    counted = {"count_ptr": count, "old_ptr": old, "x_ptr": x, "sum_ptr": y, "n": 32}
+    scaled = {"x_ptr": x, "y_ptr": y, "n": 32, "factor": 2.0}
+    both = ((kernels.counted, counted), (kernels.scaled, scaled))
+    for kernel, args in both:
+        launch(kernel, (9,), args, {"BLOCK": 32}, level=level)
+    for program in program_module._programs.values():
+        spy_on(program)
+    for kernel, args in both:
+        launch(kernel, (9,), args, {"BLOCK": 32}, level=level, threads=7)
+    assert used == [1, 7]
 
 
 def test_python_threads_may_launch_at_once() -> None:
@@ -126,7 +154,10 @@ def test_a_forked_child_can_launch() -> None:
             args |= {"stride_xm": 500, "stride_xn": 1}
             for _ in range(3):
                 launch(kernels.softmax_rows, (64,), args, {"BLOCK": 512}, threads=4)
-            status = b"1" if y.numpy().tobytes() == want.numpy().tobytes() else b"0"
+            right = y.numpy().tobytes() == want.numpy().tobytes()
+            # the parent's workers are not here: the child has its own
+            helped = len(os.listdir("/proc/self/task")) > 1
+            status = b"1" if right and helped else b"0"
         finally:
             os.write(writer, status)
             os._exit(0)
@@ -196,6 +227,7 @@ import resource, sys
 sys.path.insert(0, sys.argv[1])
 import torch
 from flashasc.native import launch
+from flashasc.native import program as program_module
 import native_kernels as kernels
 x, y = torch.rand(2000, 4096), torch.empty(4096)
 args = {"x_ptr": x, "y_ptr": y, "n": 2000}
