@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import reference
 from ._dispatch import plan_attention
-from ._problem import AttentionProblem
+from ._problem import AttentionProblem, columns_adjacent
 
 # The operators take [B, H, S, D] views, whatever the layout: strides say the rest.
 
@@ -34,6 +34,7 @@ def _problem(
         B=B, Hq=Hq, Hk=k.shape[1], Sq=Sq, Sk=k.shape[2], D=D, Dv=v.shape[3], dtype=q.dtype,
         out_dtype=out_dtype, device=q.device, layout=layout, causal=causal,  # type: ignore[arg-type]
         diagonal=diagonal, scale=scale, precision=precision, with_lse=with_lse,  # type: ignore[arg-type]
+        adjacent_columns=columns_adjacent(q, k, v),
     )  # fmt: skip
 
 
@@ -145,6 +146,17 @@ def _(
     precision: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _no_second_derivatives(ctx: Any, *grads: Tensor | None) -> None:
+    raise NotImplementedError(
+        "second derivatives (double backward) of flashasc.attention are not implemented; where you "
+        "need them, use F.scaled_dot_product_attention under "
+        "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
+    )
+
+
+attention_bwd.register_autograd(_no_second_derivatives)
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

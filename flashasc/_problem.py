@@ -36,6 +36,8 @@ class AttentionProblem:
     scale: float
     precision: Precision
     with_lse: bool
+    adjacent_columns: bool = True
+    """The numbers of one head vector lie next to each other in q, k and v (last stride 1)."""
 
     @property
     def group(self) -> int:
@@ -46,3 +48,8 @@ class AttentionProblem:
     def empty(self) -> bool:
         """Nothing to compute: no output element, or no key to attend to."""
         return 0 in (self.B, self.Hq, self.Sq, self.Sk, self.Dv)
+
+
+def columns_adjacent(*tensors: torch.Tensor) -> bool:
+    """Whether the last stride is 1 in all tensors; one column has no neighbour to be apart from."""
+    return all(tensor.stride(-1) == 1 or tensor.shape[-1] == 1 for tensor in tensors)

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import torch
 
-from ._problem import AttentionProblem, Layout, Precision
+from ._problem import AttentionProblem, Layout, Precision, columns_adjacent
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _AXES = {"BNSD": "[B, H, S, D]", "BSND": "[B, S, H, D]"}
@@ -104,6 +104,7 @@ def validate_attention(
         scale=_scale(scale, D),
         precision=precision,
         with_lse=return_lse or needs_grad,
+        adjacent_columns=columns_adjacent(q, k, v),
     )
 
 

@@ -244,6 +244,8 @@ def launch_attention_fwd(
         for letter, dims, tensor in views
         for dim, stride in zip(dims, tensor.stride(), strict=True)
     }
+    # a single column may come with any stride; known to be 1, it costs nothing
+    strides |= {f"stride_{x}d": 1 for x, _, tensor in views if tensor.shape[-1] == 1}
     largest = max(abs(stride) for tensor in (q, k, v, out) for stride in tensor.stride()[2:])
     wide = largest * 2 * max(config.block_m, config.block_n, 256) >= 2**31
     args = {

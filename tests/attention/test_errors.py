@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import flashasc
-from flashasc import _dispatch, _target, _triton
+from flashasc import _dispatch, _target, _triton, _validate
 
 
 def tensor(*shape: int, dtype: torch.dtype = torch.float32, **kwargs: Any) -> torch.Tensor:
@@ -150,3 +151,20 @@ def test_kernel_without_its_triton(
         flashasc.attention(Q, KV, KV, impl="triton")
     # and it is never replaced by something else, nor needed where no kernel is
     assert flashasc.attention(Q, KV, KV).shape == Q.shape
+
+
+def test_columns_apart_on_an_npu(monkeypatch: pytest.MonkeyPatch) -> None:
+    npu = _target.Target("ascend", "Ascend910B3", 20)
+    monkeypatch.setattr(_dispatch, "require", lambda *a, **k: None)
+    monkeypatch.setattr(_dispatch, "target_of", lambda device: npu)
+    apart = KV.mT.contiguous().mT
+    problem = _validate.validate_attention(
+        Q, KV, apart, layout="BNSD", causal=False, causal_align="top_left", scale=None,
+        precision="standard", out_dtype=None, return_lse=False, impl="triton",
+    )  # fmt: skip
+    assert not problem.adjacent_columns
+    on_npu = dataclasses.replace(problem, device=torch.device("cuda"))
+    with pytest.raises(NotImplementedError, match=r"Ascend910B3.*last stride.*contiguous"):
+        _dispatch.plan_attention(on_npu, "triton")
+    adjacent = dataclasses.replace(on_npu, adjacent_columns=True)
+    assert _dispatch.plan_attention(adjacent, "triton").route == "device"
