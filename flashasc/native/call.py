@@ -139,7 +139,10 @@ def launch(
         (name, value.__class__, value.hex() if isinstance(value, float) else value)
         for name, value in constants.items()
     )
-    plan = known.plans.get(constants_key)
+    try:
+        plan = known.plans.get(constants_key)
+    except TypeError as error:
+        raise TypeError(f"constants: {error}; expected values that can be hashed") from None
     if plan is None or len(args) != len(plan.runtime):
         plan = known.plans[constants_key] = _plan(known, args, constants)
     values: list[Any] = []

@@ -175,6 +175,7 @@ def test_equal_constants_of_different_types_stay_apart() -> None:
         ({}, {"BLOCK": 64, "n": 5}, r"n given in both"),
         ({"BLOCK": 64}, {}, r"args: BLOCK is a constexpr .* give it in `constants`"),
         ({}, {"BLOCK": object()}, r"constants: BLOCK: a value of type builtins.object"),
+        ({}, {"BLOCK": [64]}, r"constants: unhashable type: 'list'; expected values"),
         ({"n": "64"}, BLOCK, r"n: expected a torch tensor, int, .* got builtins.str"),
         ({"factor": np.float16(2)}, BLOCK, r"factor: .* numpy.float16; pass factor.item\(\)"),
         ({"n": 1 + 2j}, BLOCK, r"n: expected .* got builtins.complex"),
