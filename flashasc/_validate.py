@@ -64,26 +64,30 @@ def validate_attention(
     B, Hq, Sq, D = _sizes(q, layout)
     Bk, Hk, Sk, Dk = _sizes(k, layout)
     Bv, Hv, Sv, Dv = _sizes(v, layout)
-    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
-    given = f"; got {shapes} in layout {layout} {_AXES[layout]}"
+    # the text is made where it is raised: shapes may be symbols under torch.compile, and to print one
+    # fixes its value
     if not B == Bk == Bv:
         raise ValueError(
-            f"q, k and v must have one batch size{given}. Expand the smaller one: a batch of "
-            "stride 0 costs no memory"
+            f"q, k and v must have one batch size; got {_shapes(tensors, layout)}. Expand the "
+            "smaller one: a batch of stride 0 costs no memory"
         )
     if Dk != D:
-        raise ValueError(f"q and k must have one head size: D = {D} and {Dk}{given}")
+        raise ValueError(
+            f"q and k must have one head size: D = {D} and {Dk}; got {_shapes(tensors, layout)}"
+        )
     if (Hk, Sk) != (Hv, Sv):
         raise ValueError(
-            f"k and v must have the same heads and keys: {Hk} x {Sk} and {Hv} x {Sv}{given}. "
-            f"{_layout_hint(layout)}"
+            f"k and v must have the same heads and keys: {Hk} x {Sk} and {Hv} x {Sv}; got "
+            f"{_shapes(tensors, layout)}. {_layout_hint(layout)}"
         )
     if D < 1 or Dv < 1:
-        raise ValueError(f"head sizes must be at least 1: D = {D}, Dv = {Dv}{given}")
+        raise ValueError(
+            f"head sizes must be at least 1: D = {D}, Dv = {Dv}; got {_shapes(tensors, layout)}"
+        )
     if (Hk == 0 and Hq > 0) or (Hk > 0 and Hq % Hk):
         raise ValueError(
-            f"the query heads must be a multiple of the key/value heads: Hq = {Hq}, Hk = {Hk}"
-            f"{given}. {_layout_hint(layout)}"
+            f"the query heads must be a multiple of the key/value heads: Hq = {Hq}, Hk = {Hk}; got "
+            f"{_shapes(tensors, layout)}. {_layout_hint(layout)}"
         )
 
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
@@ -147,6 +151,11 @@ def _sizes(tensor: torch.Tensor, layout: str) -> tuple[int, int, int, int]:
     batch, second, third, head_size = tensor.shape
     heads, length = (second, third) if layout == "BNSD" else (third, second)
     return batch, heads, length, head_size
+
+
+def _shapes(tensors: dict[str, torch.Tensor], layout: str) -> str:
+    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+    return f"{shapes} in layout {layout} {_AXES[layout]}"
 
 
 def _layout_hint(layout: str) -> str:
