@@ -64,8 +64,8 @@ def validate_attention(
     B, Hq, Sq, D = _sizes(q, layout)
     Bk, Hk, Sk, Dk = _sizes(k, layout)
     Bv, Hv, Sv, Dv = _sizes(v, layout)
-    # the text is made where it is raised: shapes may be symbols under torch.compile, and to print one
-    # fixes its value
+    # the text is made where it is raised: shapes may be symbols under torch.compile, and printing
+    # one fixes its value
     if not B == Bk == Bv:
         raise ValueError(
             f"q, k and v must have one batch size; got {_shapes(tensors, layout)}. Expand the "
@@ -73,7 +73,8 @@ def validate_attention(
         )
     if Dk != D:
         raise ValueError(
-            f"q and k must have one head size: D = {D} and {Dk}; got {_shapes(tensors, layout)}"
+            f"q and k must have one head size: D = {D} and {Dk}; got {_shapes(tensors, layout)}. "
+            "Only v may have another one"
         )
     if (Hk, Sk) != (Hv, Sv):
         raise ValueError(
@@ -105,7 +106,7 @@ def validate_attention(
         layout=layout,
         causal=causal,
         diagonal=Sk - Sq if causal_align == "bottom_right" else 0,
-        scale=_scale(scale, D),
+        scale=_scale(scale, D, q.dtype),
         precision=precision,
         with_lse=return_lse or needs_grad,
         adjacent_columns=columns_adjacent(q, k, v),
@@ -126,9 +127,19 @@ def _flag(name: str, value: Any) -> None:
 
 def _tensor(name: str, tensor: Any, layout: str) -> None:
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}")
+        raise TypeError(
+            f"{name} must be a torch.Tensor; got {type(tensor).__name__}. torch.as_tensor makes "
+            "one of an array"
+        )
+    if tensor.is_nested:
+        raise TypeError(
+            f"{name} must be a strided (dense) tensor; got a nested one. "
+            "torch.nested.to_padded_tensor makes it dense"
+        )
     if tensor.layout is not torch.strided:
-        raise TypeError(f"{name} must be a strided (dense) tensor; got {tensor.layout}")
+        raise TypeError(
+            f"{name} must be a strided (dense) tensor; got {tensor.layout}. Call .to_dense() on it"
+        )
     if tensor.dim() != 4:
         raise ValueError(
             f"{name} must have 4 dimensions, {_AXES[layout]} in layout {layout}; got "
@@ -163,7 +174,7 @@ def _layout_hint(layout: str) -> str:
     return f'If the tensors are {_AXES[other]}, pass layout="{other}"'
 
 
-def _scale(scale: Any, D: int) -> float:
+def _scale(scale: Any, D: int, dtype: torch.dtype) -> float:
     if scale is None:
         return 1.0 / math.sqrt(D)
     if isinstance(scale, torch.Tensor):
@@ -175,10 +186,21 @@ def _scale(scale: Any, D: int) -> float:
         scale, (numbers.Real, torch.SymFloat, torch.SymInt)
     ):
         raise TypeError(f"scale must be a number or None; got {type(scale).__name__} {scale!r}")
-    value = float(scale)
-    if not math.isfinite(value):
-        raise ValueError(f"scale must be finite; got {scale!r}")
-    return value
+    # products of scores and scale are float32, float64 for float64 inputs; with scale go log2 units
+    largest = torch.finfo(torch.promote_types(dtype, torch.float32)).max * math.log(2.0)
+    # compared as given: an int may be too large to become a float
+    value: Any = scale
+    if not -largest <= value <= largest:
+        raise ValueError(
+            f"scale must be finite and at most {largest:.3g} in size for {dtype} inputs; got "
+            f"{_short(scale)}. Scale q instead"
+        )
+    return float(value)
+
+
+def _short(number: Any) -> str:
+    text = repr(number)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _out_dtype(out_dtype: Any, dtype: torch.dtype) -> torch.dtype:
@@ -187,8 +209,9 @@ def _out_dtype(out_dtype: Any, dtype: torch.dtype) -> torch.dtype:
     if not isinstance(out_dtype, torch.dtype):
         raise TypeError(f"out_dtype must be a torch.dtype or None; got {out_dtype!r}")
     if out_dtype not in (dtype, torch.float32):
+        choices = "torch.float32" if dtype == torch.float32 else f"torch.float32 or {dtype}"
         raise ValueError(
-            f"out_dtype must be q's dtype, {dtype}, or torch.float32; got {out_dtype}. Cast the "
-            "output instead"
+            f"out_dtype must be {choices} where q is {dtype}; got {out_dtype}. Cast the output "
+            "instead"
         )
     return out_dtype

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from routes import ROUTES, Route, prepare
+
+from tests.attention.routes import ROUTES, Route, prepare
 
 
 def _params(*names: str) -> list[Any]:

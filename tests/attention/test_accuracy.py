@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flashasc.testing import INPUTS, Case, assert_accurate, exact_attention, normal
-from tests.attention.conftest import Route
+from tests.attention.routes import Route
 from tests.cases_table import BY_HEAD_SIZE, BY_HEADS, BY_LENGTH, CORE, FLOAT16, RAGGED
 
 

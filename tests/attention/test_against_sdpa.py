@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from flashasc.testing import TOLERANCES, Case, normal
-from tests.attention.conftest import Route
+from tests.attention.routes import Route
 from tests.cases_table import DTYPES
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from flashasc.testing import Case, sink, ulps
-from tests.attention.conftest import Route
+from tests.attention.routes import Route
 
 # the first key, one inside a tile of keys, the last one in a ragged tail
 KEYS = (0, 300, 599)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flashasc.testing import Case, assert_accurate, exact_attention, normal
-from tests.attention.conftest import Route
+from tests.attention.routes import Route
 from tests.cases_table import DTYPES
 
 # more queries than keys, so that the first rows of a causal call see nothing: whole tiles of them,

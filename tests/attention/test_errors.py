@@ -19,12 +19,15 @@ def tensor(*shape: int, dtype: torch.dtype = torch.float32, **kwargs: Any) -> to
 
 Q = tensor(2, 4, 5, 8)
 KV = tensor(2, 2, 7, 8)
+NESTED = torch.nested.nested_tensor([tensor(4, 5, 8), tensor(3, 5, 8)], layout=torch.jagged)
 
 # name of the mistake: (arguments that differ from a right call, error, what the message must name)
 MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], tuple[str, ...]]] = {
     "q is a list": ({"q": [1.0]}, TypeError, ("q", "torch.Tensor", "list")),
     "k is None": ({"k": None}, TypeError, ("k", "torch.Tensor", "NoneType")),
     "sparse v": ({"v": KV.to_sparse()}, TypeError, ("v", "strided", "sparse")),
+    "nested q": ({"q": NESTED}, TypeError, ("q", "nested", "padded")),
+    "8 bits": ({"q": Q.to(torch.float8_e4m3fn)}, TypeError, ("q", "float16", "float8", "Cast")),
     "3 dimensions": ({"q": Q[0]}, ValueError, ("q", "4 dim", "(4, 5, 8)", "unsqueeze")),
     "5 dimensions": ({"k": KV[None]}, ValueError, ("k", "4 dim", "(1, 2, 2, 7, 8)")),
     "integers": ({"v": KV.int()}, TypeError, ("v", "float16", "torch.int32", "Cast")),
@@ -63,11 +66,22 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], tuple[str, ...]]] = {
     "scale is a flag": ({"scale": True}, TypeError, ("scale", "bool")),
     "scale is a tensor": ({"scale": torch.ones(())}, TypeError, ("scale", "tensor", ".item()")),
     "scale is NaN": ({"scale": float("nan")}, ValueError, ("scale", "finite", "nan")),
+    "scale beyond float": ({"scale": 10**400}, ValueError, ("scale", "finite", "1000000", "q")),
+    "scale beyond float32": ({"scale": -2.5e38}, ValueError, ("scale", "2.36e+38", "-2.5e+38")),
+    "scale is complex": ({"scale": 1j}, TypeError, ("scale", "number", "complex 1j")),
     "scale is inf": ({"scale": float("inf")}, ValueError, ("scale", "finite", "inf")),
     "precision": ({"precision": "best"}, ValueError, ("precision", "compensated", "'best'")),
     "precision to come": ({"precision": "high"}, NotImplementedError, ("high", "compensated")),
     "out_dtype": (
         {"out_dtype": torch.float16}, ValueError, ("out_dtype", "float32", "float16", "Cast")
+    ),
+    "out_dtype beyond float32": (
+        {"out_dtype": torch.float64}, ValueError, ("out_dtype", "torch.float32 where", "float64")
+    ),
+    "out_dtype of other 16 bits": (
+        {"q": Q.half(), "k": KV.half(), "v": KV.half(), "out_dtype": torch.bfloat16},
+        ValueError,
+        ("out_dtype", "torch.float32 or torch.float16", "bfloat16"),
     ),
     "out_dtype is text": ({"out_dtype": "float32"}, TypeError, ("out_dtype", "'float32'")),
     "return_lse": ({"return_lse": "yes"}, TypeError, ("return_lse", "'yes'")),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import flashasc
 from flashasc.testing import Case, eager_attention, error_budget, exact_attention, normal
-from tests.attention.conftest import Route
+from tests.attention.routes import Route
 from tests.cases_table import DTYPES, FLOAT16
 
 SMALL = Case(Hq=2, Hk=1, Sq=3, Sk=4, D=3, Dv=2, dtype=torch.float64)
@@ -42,16 +42,19 @@ def gradients(run: Any, inputs: list[Tensor], grad_out: Tensor, grad_lse: Tensor
         {"causal": True, "causal_align": "top_left", "Sq": 4, "Sk": 2},
         {"scale": -0.7},
         {"scale": 0.0},
+        {"precision": "standard", "causal": True},
         {"Hk": 2},
         {"B": 2, "Hq": 3},
     ],
     ids=str,
 )
 def test_gradcheck(options: dict[str, Any], layout: str) -> None:
+    options = dict(options)
+    precision = options.pop("precision", "compensated")
     case = SMALL.but(layout=layout, **options)
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        out, lse = flashasc.attention(q, k, v, return_lse=True, **case.options)
+        out, lse = flashasc.attention(q, k, v, return_lse=True, precision=precision, **case.options)
         return out, lse.masked_fill(lse == -math.inf, 0.0)
 
     assert torch.autograd.gradcheck(run, leaves(case))
@@ -63,7 +66,7 @@ BACKWARD = (
     Case(Hq=3, Hk=1, Sq=97, Sk=97, D=192),
     Case(Hq=2, Sq=70, Sk=130, D=40, causal=True, causal_align="top_left"),
     # more rows and keys than the backward pass handles at once
-    Case(B=2, Hq=2, Sq=1, Sk=1100, D=16),
+    Case(B=4, Hq=4, Hk=2, Sq=200, Sk=1100, D=16, causal=True),
 )
 
 

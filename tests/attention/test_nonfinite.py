@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flashasc.testing import Case, assert_accurate, cut_from_nan, eager_attention, normal
-from tests.attention.conftest import Route
+from tests.attention.routes import Route
 from tests.cases_table import DTYPES, FLOAT16, FLOAT32
 
 NAN, INF = math.nan, math.inf

@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from routes import ROUTES, prepare
 from torch import Tensor
 
 from flashasc.testing import Case, assert_accurate, exact_attention, normal
+from tests.attention.routes import ROUTES, prepare
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LENGTHS = st.integers(0, 40) | st.integers(41, 700)

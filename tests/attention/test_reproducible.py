@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import flashasc
 from flashasc.testing import Case, assert_accurate, cut_from_nan, normal, poisoned_memory
-from tests.attention.conftest import Route
+from tests.attention.routes import Route
 from tests.cases_table import DTYPES, FLOAT16, RAGGED
 
 
@@ -164,6 +163,24 @@ def test_first_calls_from_several_threads(route: Route) -> None:
         raise failures[0]
 
 
+def test_threads_do_not_disturb_each_other(route: Route) -> None:
+    inputs = [normal(RAGGED.but(B=1), seed, route.device) for seed in range(4)]
+    expected = [route(*qkv, causal=True) for qkv in inputs]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(5):
+            if not torch.equal(route(*inputs[number], causal=True), expected[number]):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
 @pytest.mark.parametrize(
     "context",
     [torch.no_grad, torch.inference_mode, torch.enable_grad],
@@ -182,14 +199,14 @@ def test_modes_of_autograd(route: Route, context: Callable[[], Tensor]) -> None:
     assert torch.equal(alone, plain)
 
 
-def test_results_do_not_depend_on_matmul_settings() -> None:
+def test_results_do_not_depend_on_matmul_settings(route: Route) -> None:
     """float32 products stay float32 where PyTorch may use less; the setting is left as it was."""
-    q, k, v = normal(RAGGED)
-    expected = flashasc.attention(q, k, v)
+    q, k, v = normal(RAGGED, device=route.device)
+    expected = route(q, k, v)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
-        assert torch.equal(flashasc.attention(q, k, v), expected)
+        assert torch.equal(route(q, k, v), expected)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)

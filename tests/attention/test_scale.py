@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flashasc.testing import Case, assert_accurate, exact_attention, normal
-from tests.attention.conftest import Route
+from tests.attention.routes import Route
 
 CASE = Case(Hq=2, Sq=70, Sk=300, D=80)
 

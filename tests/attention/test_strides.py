@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flashasc.testing import Case, Inputs, assert_accurate, exact_attention, normal
-from tests.attention.conftest import Route
+from tests.attention.routes import Route
 from tests.cases_table import DTYPES, FLOAT16, FLOAT32, RAGGED
 
 # enough rows and keys for several tiles, none of them whole
