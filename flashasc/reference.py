@@ -8,8 +8,10 @@ scores, O(Sq * tile), never O(Sq * Sk), forward and backward.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,33 +89,32 @@ def attention_bwd(
     dq = torch.zeros(q.shape, dtype=working, device=q.device)
     dk = torch.zeros(k.shape, dtype=working, device=q.device)
     dv = torch.zeros(v.shape, dtype=working, device=q.device)
-    if not problem.empty:
-        # softmax's Jacobian: ds = p * (dp - delta), and an lse gradient enters as p * grad_lse
-        delta = (grad_out.to(working) * out.to(working)).sum(-1)
-        if grad_lse is not None:
-            delta = delta - grad_lse.to(working)
-        # a row that saw nothing: exp(-inf - inf) = 0 where exp(-inf + inf) would be NaN
-        lse = torch.where(lse == -math.inf, math.inf, lse.to(working))
-        with _full_precision_products(problem.device):
-            for rows in _row_tiles(problem):
-                q_tile, grad_tile = (
-                    _grouped(x[:, :, rows], problem).to(working) for x in (q, grad_out)
-                )
-                lse_tile, delta_tile = (
-                    _grouped(x[:, :, rows, None], problem) for x in (lse, delta)
-                )
-                dq_tile = torch.zeros_like(q_tile)
-                for keys in _key_tiles(problem, rows):
-                    k_tile = k[:, :, keys].to(working)
-                    v_tile = v[:, :, keys].to(working)
-                    scores = (q_tile @ k_tile.mT).mul_(problem.scale)
-                    _hide(scores, rows, keys, problem)
-                    weights = scores.sub_(lse_tile).exp_()
-                    dv[:, :, keys] += weights.mT @ grad_tile
-                    ds = (grad_tile @ v_tile.mT).sub_(delta_tile).mul_(weights).mul_(problem.scale)
-                    dq_tile += ds @ k_tile
-                    dk[:, :, keys] += ds.mT @ q_tile
-                dq[:, :, rows] = dq_tile.unflatten(2, (problem.group, -1)).flatten(1, 2)
+    if problem.empty:
+        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+    # a row that saw nothing passes nothing on, whatever it holds: 0 * NaN would
+    blind = (lse == -math.inf)[..., None]
+    q, grad_out, out = (x.to(working).masked_fill(blind, 0.0) for x in (q, grad_out, out))
+    # softmax's Jacobian: ds = p * (dp - delta), and an lse gradient enters as p * grad_lse
+    delta = (grad_out * out).sum(-1, keepdim=True)
+    if grad_lse is not None:
+        delta = delta - grad_lse.to(working)[..., None].masked_fill(blind, 0.0)
+    with _full_precision_products(problem.device):
+        for rows in _row_tiles(problem):
+            q_tile, grad_tile, delta_tile = (
+                _grouped(x[:, :, rows], problem) for x in (q, grad_out, delta)
+            )
+            row_max, row_sum = _row_statistics(q_tile, k, rows, problem)
+            dq_tile = torch.zeros_like(q_tile)
+            for keys in _key_tiles(problem, rows):
+                k_tile = k[:, :, keys].to(working)
+                v_tile = v[:, :, keys].to(working)
+                scores = _scores(q_tile, k_tile, rows, keys, problem)
+                weights = scores.sub_(row_max).exp_().div_(row_sum)
+                dv[:, :, keys] += weights.mT @ grad_tile
+                ds = (grad_tile @ v_tile.mT).sub_(delta_tile).mul_(weights).mul_(problem.scale)
+                dq_tile += ds @ k_tile
+                dk[:, :, keys] += ds.mT @ q_tile
+            dq[:, :, rows] = dq_tile.unflatten(2, (problem.group, -1)).flatten(1, 2)
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
@@ -184,6 +185,37 @@ class _State:
         return out.masked_fill_(empty[..., None], 0.0), lse.masked_fill_(empty, -math.inf)
 
 
+def _row_statistics(
+    q_tile: Tensor, k: Tensor, rows: slice, problem: AttentionProblem
+) -> tuple[Tensor, Tensor]:
+    """Largest score of each row and its sum of exp(score - largest), both [..., M, 1].
+
+    Computed again rather than taken from the saved log-sum-exp: that is rounded, and where scores
+    are large its rounding would be a factor on every weight.
+    """
+    row_max = q_tile.new_full((*q_tile.shape[:-1], 1), -math.inf)
+    row_sum = torch.zeros_like(row_max)
+    for keys in _key_tiles(problem, rows):
+        scores = _scores(q_tile, k[:, :, keys].to(q_tile.dtype), rows, keys, problem)
+        raised = torch.maximum(row_max, scores.amax(-1, keepdim=True))
+        base = torch.where(raised == -math.inf, 0.0, raised)
+        tile_sum = scores.sub_(base).exp_().sum(-1, keepdim=True)
+        row_sum = row_sum * (row_max - base).exp() + tile_sum
+        row_max = raised
+    # rows that saw nothing: weights exp(-inf - 0) / 1
+    empty = row_sum == 0
+    return torch.where(empty, 0.0, row_max), torch.where(empty, 1.0, row_sum)
+
+
+def _scores(
+    q_tile: Tensor, k_tile: Tensor, rows: slice, keys: slice, problem: AttentionProblem
+) -> Tensor:
+    """Scaled scores in natural-log units, -inf where a row may not see a key."""
+    scores = (q_tile @ k_tile.mT).mul_(problem.scale)
+    _hide(scores, rows, keys, problem)
+    return scores
+
+
 def _row_tiles(problem: AttentionProblem) -> Iterator[slice]:
     heads = problem.B * problem.Hq
     size = max(64, SCORES_PER_TILE // (heads * min(KEYS_PER_TILE, problem.Sk)))
@@ -228,15 +260,46 @@ def _full_precision_products(device: torch.device) -> Iterator[None]:
     """Products in the dtype of their factors, whatever shortcut is allowed elsewhere.
 
     Autocast would make 16-bit products of float32 tiles, and TF32 or bfloat16 ones are allowed by
-    `torch.set_float32_matmul_precision`.
+    process-wide settings: those are set aside until the last thread in here has left.
     """
-    before = torch.get_float32_matmul_precision()
     with torch.autocast(device.type, enabled=False):
-        if before == "highest":
-            yield
-            return
-        torch.set_float32_matmul_precision("highest")
+        with _settings.lock:
+            if _settings.users == 0:
+                _settings.put_aside()
+            _settings.users += 1
         try:
             yield
         finally:
-            torch.set_float32_matmul_precision(before)
+            with _settings.lock:
+                _settings.users -= 1
+                if _settings.users == 0:
+                    _settings.put_back()
+
+
+class _ProductSettings:
+    """PyTorch's settings of how float32 matrices are multiplied, per library."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.before: list[tuple[Any, str]] = []
+
+    def put_aside(self) -> None:
+        # read and written per library: the older torch.get_float32_matmul_precision raises once
+        # somebody has used these
+        libraries: tuple[Any, ...] = (
+            torch.backends.cuda.matmul,
+            torch.backends.mkldnn.matmul,  # type: ignore[attr-defined]
+        )
+        self.before = [(library, library.fp32_precision) for library in libraries]
+        for library, setting in self.before:
+            if setting != "ieee":
+                library.fp32_precision = "ieee"
+
+    def put_back(self) -> None:
+        for library, setting in self.before:
+            if setting != "ieee":
+                library.fp32_precision = setting
+
+
+_settings = _ProductSettings()

@@ -9,7 +9,7 @@ import torch
 
 from flashasc.testing import INPUTS, Case, assert_accurate, exact_attention, normal
 from tests.attention.routes import Route
-from tests.cases_table import BY_HEAD_SIZE, BY_HEADS, BY_LENGTH, CORE, FLOAT16, RAGGED
+from tests.cases_table import BY_HEAD_SIZE, BY_HEADS, BY_LENGTH, CORE, DTYPES, FLOAT16, RAGGED
 
 
 def check(route: Route, case: Case, kind: str = "normal", **options: object) -> None:
@@ -18,10 +18,21 @@ def check(route: Route, case: Case, kind: str = "normal", **options: object) -> 
     assert_accurate(out, q, k, v, lse, **case.options)
 
 
-@pytest.mark.parametrize("precision", ["standard", "compensated"])
+# every kernel is compiled for this: tests elsewhere take sizes and options from here where they can
 @pytest.mark.parametrize("case", CORE, ids=str)
-def test_core(every_route: Route, case: Case, precision: str) -> None:
-    check(every_route, case, precision=precision)
+def test_core(every_route: Route, case: Case) -> None:
+    check(every_route, case)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_core_with_plain_sums(every_route: Route, dtype: torch.dtype) -> None:
+    check(every_route, RAGGED.but(dtype=dtype), precision="standard")
+
+
+@pytest.mark.parametrize("case", CORE, ids=str)
+def test_causal_with_plain_sums(route: Route, case: Case) -> None:
+    if case.causal:
+        check(route, case, precision="standard")
 
 
 @pytest.mark.parametrize("case", BY_HEAD_SIZE, ids=str)
@@ -51,8 +62,9 @@ def test_float32_output_of_16_bit_inputs(route: Route, dtype: torch.dtype, preci
     """Only the last rounding goes away: rounding that output gives the 16-bit output."""
     case = RAGGED.but(dtype=dtype)
     q, k, v = normal(case, device=route.device)
-    wide = route(q, k, v, out_dtype=torch.float32, precision=precision, **case.options)
-    narrow = route(q, k, v, precision=precision, **case.options)
+    options = {**case.options, "precision": precision, "return_lse": True}
+    wide, _ = route(q, k, v, out_dtype=torch.float32, **options)
+    narrow, _ = route(q, k, v, **options)
     assert wide.dtype == torch.float32
     assert torch.equal(wide.to(dtype), narrow)
     assert not torch.equal(wide, narrow.float())
@@ -86,15 +98,15 @@ def test_log_sum_exp(route: Route, dtype: torch.dtype, layout: str) -> None:
 
 def test_log_sum_exp_of_one_key_is_its_score(route: Route) -> None:
     """A logarithm of the wrong base or a forgotten scale cannot hide here."""
-    q = torch.full((1, 1, 1, 16), 2.0, device=route.device)
+    q = torch.full((1, 1, 1, 64), 2.0, device=route.device)
     _, lse = route(q, q, q, scale=0.25, return_lse=True)
-    assert lse.item() == pytest.approx(0.25 * 16 * 4, rel=1e-6)
-    _, lse = route(q, q.expand(1, 1, 100, 16), q.expand(1, 1, 100, 16), scale=0, return_lse=True)
+    assert lse.item() == pytest.approx(0.25 * 64 * 4, rel=1e-6)
+    _, lse = route(q, q.expand(1, 1, 100, 64), q.expand(1, 1, 100, 64), scale=0, return_lse=True)
     assert lse.item() == pytest.approx(math.log(100), rel=1e-6)
 
 
 def test_parts_of_the_keys_can_be_joined_by_their_log_sum_exp(route: Route) -> None:
-    case = Case(Hq=2, Sq=5, Sk=48, D=32)
+    case = Case(Hq=2, Sq=5, Sk=48)
     q, k, v = normal(case, device=route.device)
     whole = route(q, k, v)
     (a, lse_a), (b, lse_b) = (
@@ -106,7 +118,7 @@ def test_parts_of_the_keys_can_be_joined_by_their_log_sum_exp(route: Route) -> N
 
 
 def test_the_last_query_alone_is_the_last_row(route: Route) -> None:
-    case = Case(B=2, Hq=3, Sq=90, Sk=90, D=32, causal=True)
+    case = Case(B=2, Hq=3, Sq=90, Sk=90, causal=True)
     q, k, v = normal(case, device=route.device)
     full = route(q, k, v, causal=True)
     last = route(q[:, :, -1:], k, v, causal=True)
@@ -118,18 +130,21 @@ def test_the_last_query_alone_is_the_last_row(route: Route) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_weights_add_up_to_one(route: Route, dtype: torch.dtype, length: int) -> None:
     """A row sum kept in 16 bits would get stuck long before this."""
-    q = torch.zeros(1, 1, 1, 16, dtype=dtype, device=route.device)
-    k = torch.randn(1, 1, length, 16).to(route.device, dtype)
+    q = torch.zeros(1, 1, 1, 64, dtype=dtype, device=route.device)
+    k = torch.randn(1, 1, length, 64).to(route.device, dtype)
     out = route(q, k, torch.ones_like(k))
     assert torch.equal(out, torch.ones_like(out))
 
 
 def test_every_column_of_a_large_head_counts(route: Route) -> None:
     """Scores come from the columns beyond the first 64 alone."""
-    for D in (96, 128, 192, 256):
-        q, k, v = normal(Case(Sq=40, Sk=40, D=D, dtype=FLOAT16), device=route.device)
+    cases = [case for case in BY_HEAD_SIZE if case.D > 64 and case.dtype == FLOAT16]
+    assert len(cases) >= 4
+    for case in cases:
+        q, k, v = normal(case, device=route.device)
         q[..., :64] = 0
-        assert_accurate(route(q, k, v), q, k, v)
+        out, lse = route(q, k, v, return_lse=True, **case.options)
+        assert_accurate(out, q, k, v, lse, **case.options)
 
 
 def test_the_softmax_is_not_skipped(route: Route) -> None:

@@ -18,7 +18,7 @@ def dominated(
 ) -> tuple[Tensor, Tensor]:
     case = Case(B=2, Hq=2, Hk=1, Sq=70, Sk=600, D=64, dtype=dtype, scale=scale)
     q, k, v = sink(case, device=route.device, key=key, nats=150.0)
-    out = route(q, k, v, precision=precision, **case.options)
+    out, _ = route(q, k, v, precision=precision, return_lse=True, **case.options)
     return out, v[:, :, key, None].expand_as(out)
 
 

@@ -13,7 +13,7 @@ from tests.attention.routes import Route
 from tests.cases_table import DTYPES, FLOAT16, FLOAT32, RAGGED
 
 # enough rows and keys for several tiles, none of them whole
-CASE = Case(B=2, Hq=4, Hk=4, Sq=70, Sk=270, D=32)
+CASE = Case(B=2, Hq=4, Hk=4, Sq=70, Sk=270)
 
 
 def transposed(x: Tensor) -> Tensor:
@@ -79,19 +79,25 @@ def test_views(route: Route, view: Callable[[Tensor], Tensor], dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["q", "k", "v"])
-def test_each_tensor_has_strides_of_its_own(every_route: Route, place: int) -> None:
-    inputs = list(normal(CASE.but(dtype=FLOAT16), device=every_route.device))
-    expected = every_route(*inputs)
+def test_each_tensor_has_strides_of_its_own(route: Route, place: int) -> None:
+    inputs = list(normal(CASE.but(dtype=FLOAT16), device=route.device))
+    expected = route(*inputs)
     inputs[place] = out_of_a_fused_projection(inputs[place])
-    every_route.assert_same(every_route(*inputs), expected)
+    route.assert_same(route(*inputs), expected)
     inputs[place] = every_other_column(inputs[place])
-    every_route.assert_same(every_route(*inputs), expected)
+    route.assert_same(route(*inputs), expected)
+
+
+def test_columns_apart_at_every_level(every_route: Route) -> None:
+    inputs = normal(CASE.but(dtype=FLOAT16), device=every_route.device)
+    expected = every_route(*inputs)
+    every_route.assert_same(every_route(*map(every_other_column, inputs)), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_aligned_then_misaligned(route: Route, dtype: torch.dtype) -> None:
     """A kernel that was compiled for aligned addresses must not serve others."""
-    q, k, v = normal(CASE.but(dtype=dtype, D=64), device=route.device)
+    q, k, v = normal(CASE.but(dtype=dtype), device=route.device)
     expected = route(q, k, v)
     for offset in (1, 2, 3):
         flat = (torch.empty(x.numel() + offset, dtype=dtype, device=x.device) for x in (q, k, v))
@@ -106,14 +112,14 @@ def test_expanded_dimensions(route: Route, dims: tuple[int, ...], dtype: torch.d
     q, k, v = normal(CASE.but(dtype=dtype), device=route.device)
     for d in dims:
         q, k, v = (x.narrow(d, 0, 1) for x in (q, k, v))
-    wide = (x.expand(2, 4, n, 32) for x, n in zip((q, k, v), (70, 270, 270), strict=True))
+    wide = (x.expand(2, 4, n, 64) for x, n in zip((q, k, v), (70, 270, 270), strict=True))
     q, k, v = wide
     assert all(k.stride(d) == 0 for d in dims)
     route.assert_same(route(q, k, v), route(q.contiguous(), k.contiguous(), v.contiguous()))
 
 
 def test_a_lazily_negated_view(route: Route) -> None:
-    q, k, v = normal(CASE.but(D=16), device=route.device)
+    q, k, v = normal(CASE, device=route.device)
     negated = torch.view_as_complex(torch.stack([q, -q], dim=-1)).conj().imag
     assert negated.is_neg()
     assert torch.equal(negated, q)
