@@ -97,8 +97,9 @@ def attention(
             never silently replaced by something slower.
         ImportError: a kernel is needed and no fitting Triton is installed.
 
-    A row with no key to see, or whose scores are all -inf, has output 0 and log-sum-exp -inf. NaN and inf in what a row sees reach
-    that row; keys that no row of a tile sees do not, whatever they hold. Empty sizes are allowed.
+    A row with no key to see, or whose scores are all -inf, has output 0 and log-sum-exp -inf.
+    NaN and inf in what a row sees reach that row; keys that no row of a tile sees do not, whatever
+    they hold. Empty sizes are allowed.
     Under autocast q, k and v are cast as in `F.scaled_dot_product_attention`. Gradients of q, k and
     v, through both outputs, are computed in plain PyTorch, a tile at a time; second derivatives are
     not. The same call gives the same bits each time.
