@@ -26,16 +26,13 @@ def dot(a, b, DOT_PRECISION: tl.constexpr):
 
 
 @triton.jit
-def dot_add(a, b, start, SEED: tl.constexpr, DOT_PRECISION: tl.constexpr):
-    """start + a @ b.
+def dot_add(a, b, start, DOT_PRECISION: tl.constexpr):
+    """start + a @ b, start being what the product's accumulator begins with.
 
     Args:
         a: [M, K] fp16, bf16 or fp32.
         b: [K, N] of the same dtype.
         start: [M, N] fp32.
-        SEED: give start to the product as its initial accumulator (one register tile and one
-            addition fewer on a GPU), rather than add it afterwards (Ascend A2 and A3, where the
-            cube cannot start from a tile that the vector cores hold).
         DOT_PRECISION: see `dot`.
 
     Returns:
@@ -43,17 +40,12 @@ def dot_add(a, b, start, SEED: tl.constexpr, DOT_PRECISION: tl.constexpr):
     """
     tl.static_assert(a.shape[1] == b.shape[0], "inner sizes of a product must agree")
     tl.static_assert(a.dtype == b.dtype, "both factors of a product must have one dtype")
-    if SEED:
-        result = tl.dot(a, b, acc=start, input_precision=DOT_PRECISION)
-    else:
-        result = start + tl.dot(a, b, input_precision=DOT_PRECISION)
-    return result
+    # both Tritons fold a sum written out into this form too
+    return tl.dot(a, b, acc=start, input_precision=DOT_PRECISION)
 
 
 @triton.jit
-def accumulate_product(
-    acc, comp, a, b, METHOD: tl.constexpr, SEED: tl.constexpr, DOT_PRECISION: tl.constexpr
-):
+def accumulate_product(acc, comp, a, b, METHOD: tl.constexpr, DOT_PRECISION: tl.constexpr):
     """(acc, comp) + a @ b: the place that decides how a long sum of products is kept.
 
     Args:
@@ -61,7 +53,7 @@ def accumulate_product(
         a: [M, K] fp16, bf16 or fp32.
         b: [K, N] of the same dtype.
         METHOD: "plain", or "kahan": what adding the product rounds away is carried in comp.
-        SEED, DOT_PRECISION: see `dot_add`.
+        DOT_PRECISION: see `dot`.
 
     Returns:
         (acc, comp): [M, N] fp32. "plain" returns comp as it came and never reads it.
@@ -71,7 +63,7 @@ def accumulate_product(
     """
     tl.static_assert(METHOD == "plain" or METHOD == "kahan", "METHOD is 'plain' or 'kahan'")
     if METHOD == "plain":
-        acc = dot_add(a, b, acc, SEED, DOT_PRECISION)
+        acc = dot_add(a, b, acc, DOT_PRECISION)
     else:
-        acc, comp = fold(acc, dot_add(a, b, comp, SEED, DOT_PRECISION))
+        acc, comp = fold(acc, dot_add(a, b, comp, DOT_PRECISION))
     return acc, comp

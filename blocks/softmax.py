@@ -100,7 +100,6 @@ def online_update(
     values,
     METHOD: tl.constexpr,
     WITH_LSE: tl.constexpr,
-    SEED: tl.constexpr,
     DOT_PRECISION: tl.constexpr,
 ):
     """Fold one tile of keys into the running state of its query rows.
@@ -112,7 +111,7 @@ def online_update(
         METHOD: "plain" sums, or "kahan": compensated ones, and 16-bit weights are summed as
             rounded, so that the rounding of a weight cancels in the division.
         WITH_LSE: keep lse_sum where it differs from row_sum.
-        SEED, DOT_PRECISION: see `blocks.gemm.dot_add`.
+        DOT_PRECISION: see `blocks.gemm.dot`.
 
     Returns:
         The new state. A row whose scores are all -inf so far has pivot -inf and sums 0, not NaN.
@@ -144,12 +143,10 @@ def online_update(
 
     acc = acc * rescale[:, None]
     if METHOD == "plain":
-        acc, acc_comp = accumulate_product(
-            acc, acc_comp, factors, values, METHOD, SEED, DOT_PRECISION
-        )
+        acc, acc_comp = accumulate_product(acc, acc_comp, factors, values, METHOD, DOT_PRECISION)
     else:
         acc, comp = accumulate_product(
-            acc, acc_comp * rescale[:, None], factors, values, METHOD, SEED, DOT_PRECISION
+            acc, acc_comp * rescale[:, None], factors, values, METHOD, DOT_PRECISION
         )
         acc_comp = comp.to(acc_comp.dtype)
     return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp

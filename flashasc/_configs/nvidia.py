@@ -34,7 +34,6 @@ def _row(dtype: torch.dtype, precision: Precision, max_head: int) -> TileConfig:
         source=_SOURCE,
         # half the registers, and it only has to carry the bits below the accumulator's last
         comp_dtype=torch.bfloat16,
-        seed_product=True,
         core_loop=False,
         split_loop=True,
         num_warps=num_warps,

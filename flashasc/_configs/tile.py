@@ -29,8 +29,6 @@ class TileConfig:
     """Where the row comes from: what was measured or compiled, and with which version."""
     comp_dtype: torch.dtype = torch.float32
     """In which the output's compensation is kept between tiles: float32 or bfloat16."""
-    seed_product: bool = False
-    """Start a product from the accumulator instead of adding it afterwards."""
     core_loop: bool = True
     """One program a core, looping over tasks (NPU), instead of one program a task (GPU)."""
     split_loop: bool = False

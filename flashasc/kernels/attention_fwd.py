@@ -28,7 +28,7 @@ def _attend_tile(
     stride_kn, stride_kd, stride_vn, stride_vd,
     D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr, METHOD: tl.constexpr,
-    WITH_LSE: tl.constexpr, SEED: tl.constexpr, DOT_PRECISION: tl.constexpr, WIDE: tl.constexpr,
+    WITH_LSE: tl.constexpr, DOT_PRECISION: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Attend from a tile of queries to the keys [start_n, start_n + BLOCK_N).
 
@@ -52,7 +52,7 @@ def _attend_tile(
     )  # [BLOCK_N, BLOCK_DV]  # fmt: skip
     return online_update(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-        scores, v, METHOD, WITH_LSE, SEED, DOT_PRECISION,
+        scores, v, METHOD, WITH_LSE, DOT_PRECISION,
     )  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def _attention_fwd_tile(
     Hq, group, Sq, Sk, diagonal, tiles_m,
     D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, METHOD: tl.constexpr,
-    WITH_LSE: tl.constexpr, SEED: tl.constexpr, COMP_DTYPE: tl.constexpr,
+    WITH_LSE: tl.constexpr, COMP_DTYPE: tl.constexpr,
     DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Compute one tile of query rows of one head: task = (batch * Hq + head) * tiles_m + tile."""
@@ -112,7 +112,7 @@ def _attention_fwd_tile(
                 pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
                 q, k_ptr, v_ptr, start_n, seen_by_all, seen_by_any, offs_m, diagonal, scale_log2,
                 stride_kn, stride_kd, stride_vn, stride_vd, D, Dv, BLOCK_D, BLOCK_DV, BLOCK_N,
-                CAUSAL, "never", METHOD, WITH_LSE, SEED, DOT_PRECISION, WIDE,
+                CAUSAL, "never", METHOD, WITH_LSE, DOT_PRECISION, WIDE,
             )  # fmt: skip
         last_end = seen_by_any
     else:
@@ -122,7 +122,7 @@ def _attention_fwd_tile(
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
             q, k_ptr, v_ptr, start_n, seen_by_all, seen_by_any, offs_m, diagonal, scale_log2,
             stride_kn, stride_kd, stride_vn, stride_vd, D, Dv, BLOCK_D, BLOCK_DV, BLOCK_N,
-            CAUSAL, "always" if SPLIT_LOOP else "branch", METHOD, WITH_LSE, SEED, DOT_PRECISION,
+            CAUSAL, "always" if SPLIT_LOOP else "branch", METHOD, WITH_LSE, DOT_PRECISION,
             WIDE,
         )  # fmt: skip
 
@@ -145,7 +145,7 @@ def _attention_fwd_kernel(
     Hq, group, Sq, Sk, diagonal, tiles_m, tasks,
     D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, METHOD: tl.constexpr,
-    WITH_LSE: tl.constexpr, SEED: tl.constexpr, COMP_DTYPE: tl.constexpr,
+    WITH_LSE: tl.constexpr, COMP_DTYPE: tl.constexpr,
     DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr, WIDE: tl.constexpr,
     CORE_LOOP: tl.constexpr,
 ):  # fmt: skip
@@ -163,7 +163,7 @@ def _attention_fwd_kernel(
                 stride_vb, stride_vh, stride_vn, stride_vd,
                 stride_ob, stride_oh, stride_om, stride_od,
                 Hq, group, Sq, Sk, diagonal, tiles_m,
-                D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, CAUSAL, METHOD, WITH_LSE, SEED,
+                D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, CAUSAL, METHOD, WITH_LSE,
                 COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP, WIDE,
             )  # fmt: skip
     else:
@@ -172,7 +172,7 @@ def _attention_fwd_kernel(
             stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
             stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
             Hq, group, Sq, Sk, diagonal, tiles_m,
-            D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, CAUSAL, METHOD, WITH_LSE, SEED,
+            D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, CAUSAL, METHOD, WITH_LSE,
             COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP, WIDE,
         )  # fmt: skip
 
@@ -189,7 +189,6 @@ def kernel_constants(problem: AttentionProblem, config: TileConfig, wide: bool) 
         "CAUSAL": problem.causal,
         "METHOD": "plain" if problem.precision == "standard" else "kahan",
         "WITH_LSE": problem.with_lse,
-        "SEED": config.seed_product,
         "COMP_DTYPE": tl.bfloat16 if config.comp_dtype == torch.bfloat16 else tl.float32,
         "DOT_PRECISION": config.dot_precision,
         "SPLIT_LOOP": config.split_loop,

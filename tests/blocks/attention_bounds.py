@@ -26,12 +26,11 @@ class Variant:
     dtype: torch.dtype
     METHOD: str
     WITH_LSE: bool = True
-    SEED: bool = False
     comp_dtype: torch.dtype = torch.float32
 
     def __str__(self) -> str:
         names = [str(self.dtype).removeprefix("torch."), self.METHOD]
-        names += ["no LSE"] * (not self.WITH_LSE) + ["seeded"] * self.SEED
+        names += ["no LSE"] * (not self.WITH_LSE)
         names += ["bf16 comp"] * (self.comp_dtype == torch.bfloat16)
         return " ".join(names)
 
@@ -51,7 +50,7 @@ class Variant:
         }  # fmt: skip
         out, lse = device.run(
             attend_kernel, args, {"out_ptr": (M, Dv), "lse_ptr": (M,)},
-            M=M, N=N, Dv=Dv, METHOD=self.METHOD, WITH_LSE=self.WITH_LSE, SEED=self.SEED,
+            M=M, N=N, Dv=Dv, METHOD=self.METHOD, WITH_LSE=self.WITH_LSE,
             COMP_DTYPE=tl.bfloat16 if self.comp_dtype == torch.bfloat16 else tl.float32,
             MERGE=parts > 0,
         )  # fmt: skip

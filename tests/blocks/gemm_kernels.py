@@ -10,24 +10,23 @@ from blocks.gemm import accumulate_product, dot, dot_add
 
 @triton.jit
 def products_kernel(
-    a_ptr, b_ptr, start_ptr, dot_ptr, seeded_ptr, added_ptr,
+    a_ptr, b_ptr, start_ptr, dot_ptr, sum_ptr,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, DOT_PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dot(a, b), and dot_add(a, b, start) both ways, of a [M, K] and b [K, N]."""
+    """dot(a, b) and dot_add(a, b, start) of a [M, K] and b [K, N]."""
     offs_m = tl.arange(0, M)[:, None]
     offs_n = tl.arange(0, N)[None, :]
     a = tl.load(a_ptr + offs_m * K + tl.arange(0, K)[None, :])
     b = tl.load(b_ptr + tl.arange(0, K)[:, None] * N + offs_n)
     start = tl.load(start_ptr + offs_m * N + offs_n)
     tl.store(dot_ptr + offs_m * N + offs_n, dot(a, b, DOT_PRECISION))
-    tl.store(seeded_ptr + offs_m * N + offs_n, dot_add(a, b, start, True, DOT_PRECISION))
-    tl.store(added_ptr + offs_m * N + offs_n, dot_add(a, b, start, False, DOT_PRECISION))
+    tl.store(sum_ptr + offs_m * N + offs_n, dot_add(a, b, start, DOT_PRECISION))
 
 
 @triton.jit
 def sums_kernel(
     a_ptr, b_ptr, start_comp_ptr, acc_ptr, comp_ptr, tiles,
-    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, METHOD: tl.constexpr, SEED: tl.constexpr,
+    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, METHOD: tl.constexpr,
     COMP_DTYPE: tl.constexpr,
 ):  # fmt: skip
     """a @ b of a [M, tiles * K] and b [tiles * K, N], one accumulate_product a tile.
@@ -42,7 +41,7 @@ def sums_kernel(
     for tile in range(0, tiles):
         a = tl.load(a_ptr + offs_m * (tiles * K) + (tile * K + offs_k)[None, :])
         b = tl.load(b_ptr + (tile * K + offs_k)[:, None] * N + offs_n)
-        acc, new_comp = accumulate_product(acc, comp.to(tl.float32), a, b, METHOD, SEED, "ieee")
+        acc, new_comp = accumulate_product(acc, comp.to(tl.float32), a, b, METHOD, "ieee")
         comp = new_comp.to(COMP_DTYPE)
     tl.store(acc_ptr + offs_m * N + offs_n, acc)
     tl.store(comp_ptr + offs_m * N + offs_n, comp.to(tl.float32))

@@ -135,23 +135,23 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "accumulate_product: no compensation": (
         "gemm.py",
-        "dot_add(a, b, comp, SEED, DOT_PRECISION)",
+        "dot_add(a, b, comp, DOT_PRECISION)",
         "dot(a, b, DOT_PRECISION)",
     ),
     "accumulate_product: operands swapped": (
         "gemm.py",
-        "fold(acc, dot_add(a, b, comp, SEED, DOT_PRECISION))",
-        "fold(dot_add(a, b, comp, SEED, DOT_PRECISION), acc)",
+        "fold(acc, dot_add(a, b, comp, DOT_PRECISION))",
+        "fold(dot_add(a, b, comp, DOT_PRECISION), acc)",
     ),
     "accumulate_product: old compensation kept": (
         "gemm.py",
-        "acc, comp = fold(acc, dot_add(a, b, comp, SEED, DOT_PRECISION))",
-        "acc, _ = fold(acc, dot_add(a, b, comp, SEED, DOT_PRECISION))",
+        "acc, comp = fold(acc, dot_add(a, b, comp, DOT_PRECISION))",
+        "acc, _ = fold(acc, dot_add(a, b, comp, DOT_PRECISION))",
     ),
     "accumulate_product: plain reads the compensation": (
         "gemm.py",
-        "acc = dot_add(a, b, acc, SEED, DOT_PRECISION)",
-        "acc = dot_add(a, b, acc + comp, SEED, DOT_PRECISION)",
+        "acc = dot_add(a, b, acc, DOT_PRECISION)",
+        "acc = dot_add(a, b, acc + comp, DOT_PRECISION)",
     ),
     "add_weights: sum not rescaled": (
         "softmax.py",

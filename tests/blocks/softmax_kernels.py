@@ -117,7 +117,7 @@ def update_kernel(
     values = tl.load(values_ptr + offs_n[:, None] * Dv + tl.arange(0, Dv)[None, :])
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_update(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-        scores, values, METHOD, True, False, "ieee",
+        scores, values, METHOD, True, "ieee",
     )  # fmt: skip
     store_state(
         out_rows_ptr, out_acc_ptr, out_comp_ptr,
@@ -176,7 +176,7 @@ def finalize_kernel(
 def attend_kernel(
     scores_ptr, values_ptr, out_ptr, lse_ptr, parts, keys,
     M: tl.constexpr, N: tl.constexpr, Dv: tl.constexpr, METHOD: tl.constexpr,
-    WITH_LSE: tl.constexpr, SEED: tl.constexpr, COMP_DTYPE: tl.constexpr, MERGE: tl.constexpr,
+    WITH_LSE: tl.constexpr, COMP_DTYPE: tl.constexpr, MERGE: tl.constexpr,
 ):  # fmt: skip
     """Attention over parts * keys keys, given scores [M, parts * keys] and values, N at a time.
 
@@ -204,12 +204,12 @@ def attend_kernel(
                     pivot_b, row_sum_b, row_comp_b, lse_sum_b, lse_comp_b, acc_b, acc_comp_b
                 ) = online_update(
                     pivot_b, row_sum_b, row_comp_b, lse_sum_b, lse_comp_b, acc_b, acc_comp_b,
-                    scores, values, METHOD, WITH_LSE, SEED, "ieee",
+                    scores, values, METHOD, WITH_LSE, "ieee",
                 )  # fmt: skip
             else:
                 pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_update(
                     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-                    scores, values, METHOD, WITH_LSE, SEED, "ieee",
+                    scores, values, METHOD, WITH_LSE, "ieee",
                 )  # fmt: skip
         if MERGE:
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_merge(

@@ -62,14 +62,14 @@ def test_products(fast_device: Device, dtype: torch.dtype, precision: str) -> No
         pytest.skip(f"{precision} is for {', '.join(routes)}")
     a, b = hostile_factors(K, dtype)
     start = normals(M, N, seed=9) * 100
-    outputs = dict.fromkeys(("dot_ptr", "seeded_ptr", "added_ptr"), (M, N))
+    outputs = dict.fromkeys(("dot_ptr", "sum_ptr"), (M, N))
     args = {"a_ptr": a, "b_ptr": b, "start_ptr": start}
     results = fast_device.run(
         products_kernel, args, outputs, M=M, K=K, N=N, DOT_PRECISION=precision
     )
     exact, size = exact_product(a, b)
     # an addition may truncate (tensor cores do): one ulp, 2 * U
-    begins = (torch.zeros(M, N), start, start)
+    begins = (torch.zeros(M, N), start)
     for result, begin in zip(results, begins, strict=True):
         whole = size + begin.double().abs()
         bound = (2 * U * (K + 1)) * whole + lost * size
@@ -78,7 +78,7 @@ def test_products(fast_device: Device, dtype: torch.dtype, precision: str) -> No
 
 def test_products_at_hfusion(device: Device) -> None:
     a, b = hostile_factors(K, torch.float32)
-    outputs = dict.fromkeys(("dot_ptr", "seeded_ptr", "added_ptr"), (M, N))
+    outputs = dict.fromkeys(("dot_ptr", "sum_ptr"), (M, N))
     args = {"a_ptr": a, "b_ptr": b, "start_ptr": torch.zeros(M, N)}
     results = device.run(products_kernel, args, outputs, M=M, K=K, N=N, DOT_PRECISION="ieee")
     exact, size = exact_product(a, b)
@@ -92,12 +92,11 @@ class Variant:
 
     dtype: torch.dtype
     METHOD: str
-    SEED: bool
     comp_dtype: torch.dtype = torch.float32
 
     def __str__(self) -> str:
         names = [str(self.dtype).removeprefix("torch."), self.METHOD]
-        names += ["seeded"] * self.SEED + ["bf16 comp"] * (self.comp_dtype == torch.bfloat16)
+        names += ["bf16 comp"] * (self.comp_dtype == torch.bfloat16)
         return " ".join(names)
 
     def run(self, device: Device, a: Tensor, b: Tensor, start_comp: Tensor | None = None) -> Tensor:
@@ -108,7 +107,7 @@ class Variant:
         COMP_DTYPE = tl.bfloat16 if self.comp_dtype == torch.bfloat16 else tl.float32
         acc, comp = device.run(
             sums_kernel, args, {"acc_ptr": (M, N), "comp_ptr": (M, N)},
-            M=M, K=K, N=N, METHOD=self.METHOD, SEED=self.SEED, COMP_DTYPE=COMP_DTYPE,
+            M=M, K=K, N=N, METHOD=self.METHOD, COMP_DTYPE=COMP_DTYPE,
         )  # fmt: skip
         if self.METHOD == "plain":
             assert comp.isnan().all(), "a plain sum touched its compensation"
@@ -126,19 +125,17 @@ class Variant:
         return within + 2 * U + 2 * (K + 2) * tiles * U**2 + kept
 
 
-CORE = Variant(torch.float32, "kahan", SEED=False)
+CORE = Variant(torch.float32, "kahan")
 VARIANTS = [
     CORE,
-    Variant(torch.float32, "plain", SEED=False),
-    Variant(torch.float32, "plain", SEED=True),
-    Variant(torch.float32, "kahan", SEED=True),
-    Variant(torch.float32, "kahan", SEED=True, comp_dtype=torch.bfloat16),
-    Variant(torch.float16, "plain", SEED=True),
-    Variant(torch.float16, "kahan", SEED=False),
-    Variant(torch.float16, "kahan", SEED=True, comp_dtype=torch.bfloat16),
-    Variant(torch.bfloat16, "plain", SEED=False),
-    Variant(torch.bfloat16, "kahan", SEED=True),
-    Variant(torch.bfloat16, "kahan", SEED=False, comp_dtype=torch.bfloat16),
+    Variant(torch.float32, "plain"),
+    Variant(torch.float32, "kahan", comp_dtype=torch.bfloat16),
+    Variant(torch.float16, "plain"),
+    Variant(torch.float16, "kahan"),
+    Variant(torch.float16, "kahan", comp_dtype=torch.bfloat16),
+    Variant(torch.bfloat16, "plain"),
+    Variant(torch.bfloat16, "kahan"),
+    Variant(torch.bfloat16, "kahan", comp_dtype=torch.bfloat16),
 ]
 
 
@@ -177,7 +174,7 @@ def test_a_compensated_error_does_not_grow(fast_device: Device, index: int) -> N
     few, many = 16, fast_device.steps(1024, 128)
     short, long = (relative_error(fast_device, variant, tiles) for tiles in (few, many))
     assert long <= 1.2 * short, "the error grew with the number of tiles"
-    plain = Variant(variant.dtype, "plain", variant.SEED)
+    plain = Variant(variant.dtype, "plain")
     assert relative_error(fast_device, plain, many) > 4 * long, "a plain sum is as good"
 
 
@@ -192,7 +189,7 @@ def test_a_sum_starts_from_its_compensation(device: Device) -> None:
 def test_a_plain_sum_leaves_the_compensation_alone(fast_device: Device) -> None:
     a, b = uniforms(M, 2 * K, seed=1), uniforms(2 * K, N, seed=2)
     # NaN: reading it would show
-    found = Variant(torch.float32, "plain", SEED=False).run(fast_device, a, b)
+    found = Variant(torch.float32, "plain").run(fast_device, a, b)
     assert ((found - exact_product(a, b)[0]).abs() <= 2 * K * U * K).all()
 
 
