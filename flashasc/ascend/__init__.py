@@ -4,6 +4,7 @@ Needs the packages of `pip install 'flashasc[offline]'` when called, and none of
 """
 
 from flashasc.ascend.compile import compile_kernel, compiler_flags
+from flashasc.ascend.estimate import Estimate, Hardware, estimate
 from flashasc.ascend.frontend import Lowered, lower
 from flashasc.ascend.lints import Finding, lint
 from flashasc.ascend.plan import MemoryUse
@@ -16,18 +17,24 @@ from flashasc.ascend.toolchain import (
     known_archs,
     versions,
 )
+from flashasc.ascend.workload import Product, Workload
 
 __all__ = [
     "CompileReport",
+    "Estimate",
     "Family",
     "Finding",
+    "Hardware",
     "Lowered",
     "MemoryUse",
     "Overflow",
+    "Product",
     "ToolchainError",
+    "Workload",
     "bishengir_tool",
     "compile_kernel",
     "compiler_flags",
+    "estimate",
     "family",
     "known_archs",
     "lint",

@@ -56,7 +56,7 @@ cp "$1" "$FLASHASC_HIVM_TEXT"
 """
 
 # Raised whenever a cached report would come out differently from the same compiler's output.
-_CACHE_FORMAT = 1
+_CACHE_FORMAT = 2
 
 
 def compile_kernel(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flashasc.ascend.plan import MemoryUse
+from flashasc.ascend.workload import Workload
 
 _OVERFLOW = re.compile(
     r"(\w+) overflow, requires (?:at least )?(\d+) bits while (\d+) bits available", re.IGNORECASE
@@ -46,6 +47,7 @@ class CompileReport:
         memory: "UB", "L1", "L0C" -> bytes planned and available; empty unless it succeeded.
         seconds: how long it took, when it ran.
         log: all it printed.
+        workload: what one iteration of its main loop does; None unless it succeeded.
         cached: whether this report was read from disk. Not part of equality.
     """
 
@@ -60,6 +62,7 @@ class CompileReport:
     memory: Mapping[str, MemoryUse] = field(hash=False)
     seconds: float
     log: str = field(repr=False)
+    workload: Workload | None = field(default=None, repr=False)
     cached: bool = field(default=False, compare=False)
 
     @property
@@ -130,6 +133,7 @@ class CompileReport:
                 "diagnostics": tuple(data["diagnostics"]),
                 "overflow": Overflow(**data["overflow"]) if data["overflow"] else None,
                 "memory": {name: MemoryUse(**use) for name, use in data["memory"].items()},
+                "workload": Workload.from_json(data["workload"]) if data["workload"] else None,
             },
             cached=True,
         )
