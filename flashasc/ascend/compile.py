@@ -15,14 +15,16 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from flashasc.ascend import hivm as hivm_text
 from flashasc.ascend import report as reports
 from flashasc.ascend.frontend import Lowered
 from flashasc.ascend.plan import MemoryUse, memory_use
 from flashasc.ascend.report import CompileReport
 from flashasc.ascend.toolchain import ToolchainError, bishengir_tool, family, versions
+from flashasc.ascend.workload import Workload
 
 # triton-ascend's option -> bishengir-compile's, as its linalg_to_bin_enable_npu_compile_* pass it
 # (backends/ascend/compiler.py, 3.2.0). An option left at None is not passed.
@@ -146,7 +148,7 @@ def _run(
         started = time.monotonic()
         try:
             done = subprocess.run(
-                [tool, source, *flags, "-o", work / "kernel"],
+                [tool, source, *flags, hivm_text.DUMP_FLAG, "-o", work / "kernel"],
                 capture_output=True,
                 timeout=timeout,
                 env=environment,
@@ -156,8 +158,15 @@ def _run(
         except subprocess.TimeoutExpired as error:
             returncode, output = None, (error.stderr or b"") + b"\n" + (error.stdout or b"")
         seconds = time.monotonic() - started
-        log = output.decode(errors="replace").replace(f"{folder}{os.sep}", "").strip()
-        memory = _memory(lowered, hivm, f"{tool.name} {version}", log) if returncode == 0 else {}
+        said = output.decode(errors="replace").replace(f"{folder}{os.sep}", "")
+        log, functions = hivm_text.split_dumps(said)
+        log = log.strip()
+        memory: dict[str, MemoryUse] = {}
+        work_per_iteration: Workload | None = None
+        if returncode == 0:
+            compiler = f"{tool.name} {version}"
+            memory = _memory(lowered, hivm, compiler, log)
+            work_per_iteration = _workload(lowered, functions, compiler, log)
     return CompileReport(
         kernel_name=lowered.kernel_name,
         arch=lowered.arch,
@@ -170,6 +179,7 @@ def _run(
         memory=memory,
         seconds=round(seconds, 3),
         log=log,
+        workload=work_per_iteration,
     )
 
 
@@ -184,13 +194,27 @@ def _memory(lowered: Lowered, hivm: Path, compiler: str, log: str) -> dict[str, 
     try:
         return memory_use(hivm.read_text(errors="replace"))
     except (OSError, ValueError) as error:
-        raise ToolchainError(
-            f"kernel {lowered.kernel_name}, {lowered.arch}: {compiler} reported success, but what "
-            f"it hands to hivmc can't be read: {error}\nIt printed:\n{log or '(nothing)'}",
-            step="bishengir-compile",
-            kernel=lowered.kernel_name,
-            log=log,
-        ) from error
+        raise _unreadable(lowered, compiler, log, "what it hands to hivmc", error) from error
+
+
+def _workload(lowered: Lowered, functions: Mapping[str, str], compiler: str, log: str) -> Workload:
+    """Count the work of a compilation that succeeded."""
+    try:
+        return hivm_text.workload(functions)
+    except ValueError as error:
+        raise _unreadable(lowered, compiler, log, "what it prints of the kernel", error) from error
+
+
+def _unreadable(
+    lowered: Lowered, compiler: str, log: str, what: str, error: Exception
+) -> ToolchainError:
+    return ToolchainError(
+        f"kernel {lowered.kernel_name}, {lowered.arch}: {compiler} reported success, but {what} "
+        f"can't be read: {error}\nIt printed:\n{log or '(nothing)'}",
+        step="bishengir-compile",
+        kernel=lowered.kernel_name,
+        log=log,
+    )
 
 
 def _cache_entry(lowered: Lowered, flags: tuple[str, ...], compiler: str) -> Path | None:
