@@ -28,6 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kernels": {"_problem", "_configs", "_target", "_triton", "_interpreter", "native", "blocks"},
     "native": {"ascend", "_target", "_triton"},
     "ascend": {"_triton"},
+    "workbench": {"ascend", "native", "kernels", "_configs", "_problem", "_target"},
+    "__main__": {"workbench"},
     "testing": {"reference"},
     "_interpreter": set(),
     "_triton": set(),
@@ -40,6 +42,8 @@ PACKAGES = {
     "_interpreter": {"numpy", "triton"},
     "native": {"numpy", "torch", "triton"},
     "ascend": {"triton", "torch"},
+    "workbench": {"rich", "torch", "typer"},
+    "__main__": set(),
     "_target": {"torch", "triton"},
     "_triton": set(),
 }

@@ -52,7 +52,7 @@ def test_requirements(metadata: email.message.Message) -> None:
         "": {"torch", "einops", "numpy<2.4"},
         "ascend": {"triton-ascend", "torch-npu"},
         "cuda": {"triton"},
-        "offline": {"triton-ascend==3.2.0", "ascendnpu-ir==1.2.0", "pybind11"},
+        "offline": {"triton-ascend==3.2.0", "ascendnpu-ir==1.2.0", "pybind11", "typer", "rich"},
         "hf": {"transformers", "accelerate", "gguf"},
         "test": {"pytest", "hypothesis", "hatchling", "ruff", "mypy"},
         "bench": {"pytest-benchmark", "matplotlib", "rich"},

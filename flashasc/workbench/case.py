@@ -1,0 +1,133 @@
+"""One specialisation of a kernel for one processor, and its Linalg text, kept between runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flashasc.ascend import Lowered, lower, versions
+from flashasc.native import cache
+from flashasc.native.sources import describe, find_dependencies
+
+# raised whenever `lower` would return something else for the same key
+_FORMAT = 1
+# switches of triton-ascend that change the text
+_SWITCHES = ("TRITON_DISABLE_LINE_INFO", "TRITON_ENABLE_SANITIZER", "TRITON_DEBUG")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel as it would be compiled for one processor.
+
+    Attributes:
+        name: what the case is, for people.
+        arch: processor name, e.g. "Ascend910B3".
+        kernel: a `@triton.jit` function.
+        signature, constants, divisible_by_16, options: as `flashasc.ascend.lower` takes them.
+        grid: programs of the launch; None where it is not known.
+        facts: more to show and to filter by, plain JSON types.
+    """
+
+    name: str
+    arch: str
+    kernel: Any
+    signature: Mapping[str, str] = field(hash=False)
+    constants: Mapping[str, object] = field(hash=False)
+    divisible_by_16: tuple[str, ...] = ()
+    options: Mapping[str, object] = field(default_factory=dict, hash=False)
+    grid: int | None = None
+    facts: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the case as plain JSON types."""
+        return {
+            "name": self.name,
+            "arch": self.arch,
+            "kernel": f"{self.kernel.__module__}:{self.kernel.__name__}",
+            "signature": dict(self.signature),
+            "constants": {name: _plain(value) for name, value in self.constants.items()},
+            "divisible_by_16": list(self.divisible_by_16),
+            "options": {name: _plain(value) for name, value in self.options.items()},
+            "grid": self.grid,
+            **self.facts,
+        }
+
+
+def lower_case(case: Case, *, use_cache: bool = True) -> Lowered:
+    """Lower a case to Linalg text, unless that was done before by the same versions.
+
+    Raises:
+        ValueError, TypeError, ToolchainError: as `flashasc.ascend.lower`.
+        NativeError: the cache folder (FLASHASC_CACHE_DIR) cannot be written.
+    """
+    key = _key(case) if use_cache else None
+    if key and (known := _load(key)):
+        return known
+    lowered = lower(
+        case.kernel,
+        case.signature,
+        case.constants,
+        case.arch,
+        divisible_by_16=case.divisible_by_16,
+        options=case.options,
+    )
+    if key:
+        info = {
+            "kernel_name": lowered.kernel_name,
+            "arch": lowered.arch,
+            "arguments": lowered.arguments,
+            "options": lowered.options,
+            "mix_mode": lowered.mix_mode,
+        }
+        cache.store("linalg", key, lowered.linalg.encode(), ".mlir", info)
+    return lowered
+
+
+def _key(case: Case) -> str | None:
+    """Return the key of everything the text depends on; None where that can't be told."""
+    try:
+        parts = [
+            find_dependencies(case.kernel).digest,
+            list(case.signature.items()),
+            {name: describe(value) for name, value in case.constants.items()},
+            {name: describe(value) for name, value in case.options.items()},
+        ]
+    except (TypeError, AttributeError):
+        # a constant of a type unknown here, or no JIT function at all, which `lower` will say
+        return None
+    switches = [os.environ.get(name) for name in _SWITCHES]
+    marked = sorted(case.divisible_by_16)
+    return cache.make_key([_FORMAT, *parts, marked, case.arch, switches, versions()])
+
+
+def _load(key: str) -> Lowered | None:
+    entry = cache.load("linalg", key)
+    if entry is None:
+        return None
+    path, info = entry
+    try:
+        return Lowered(
+            linalg=path.read_text(),
+            kernel_name=info["kernel_name"],
+            arch=info["arch"],
+            arguments=tuple((name, kind) for name, kind in info["arguments"]),
+            options={
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in info["options"].items()
+            },
+            mix_mode=info["mix_mode"],
+        )
+    except (OSError, KeyError, TypeError, ValueError, AttributeError):
+        # not whole: made again and written over
+        return None
+
+
+def _plain(value: object) -> object:
+    try:
+        json.dumps(value)
+    except TypeError:
+        return str(value)
+    return value

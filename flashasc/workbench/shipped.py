@@ -1,0 +1,214 @@
+"""Everything for Ascend that the package ships: kernel x dtype x tile configuration x use.
+
+The tests, `python -m flashasc ascend check` and the search for tiles all take their cases from
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+
+from flashasc._configs import TileConfig, ascend
+from flashasc._problem import AttentionProblem, Precision
+from flashasc.ascend import ToolchainError, family, known_archs
+from flashasc.ascend.frontend import _import_backend
+from flashasc.workbench.case import Case
+
+DEFAULT_TARGETS = ("Ascend910B3", "Ascend910_9392", "Ascend950PR_9589")
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+_GENERATION = {"A2": "Ascend910B3", "A3": "Ascend910_9392", "A5": "Ascend950PR_9589"}
+
+
+@dataclass(frozen=True)
+class Use:
+    """One way a row of the tile table may be used, as the launcher would specialise the kernel.
+
+    Attributes:
+        D, Dv: head sizes of queries and keys, and of values.
+        causal, with_lse: as in `flashasc.attention`.
+        fp32_out: 16-bit inputs, float32 output.
+        wide: strides that need 64 bits.
+    """
+
+    D: int
+    Dv: int
+    causal: bool
+    with_lse: bool
+    fp32_out: bool = False
+    wide: bool = False
+
+    def __str__(self) -> str:
+        switches = ("causal", "with_lse", "fp32_out", "wide")
+        return " ".join([f"D={self.D} Dv={self.Dv}", *filter(self.__getattribute__, switches)])
+
+
+def uses(row: TileConfig) -> tuple[Use, ...]:
+    """Plain use, one column short of the limit, and the slimmest D and Dv."""
+    limit = row.max_head
+    return (
+        Use(limit, limit, causal=True, with_lse=True),
+        Use(limit - 1, limit - 1, causal=False, with_lse=False, fp32_out=True),
+        Use(1, limit, causal=True, with_lse=False),
+        Use(limit, 1, causal=False, with_lse=True, wide=True),
+    )
+
+
+def attention_case(row: TileConfig, use: Use, arch: str) -> Case:
+    """The forward kernel as a call of this kind specialises it on a processor.
+
+    Raises:
+        ToolchainError: triton-ascend is not installed.
+    """
+    # the kernels import triton: without the right one, say what to install
+    _import_backend()
+    from flashasc.kernels.attention_fwd import (
+        _attention_fwd_kernel,
+        kernel_constants,
+        kernel_signature,
+    )
+
+    problem = _problem(row, use)
+    constants = kernel_constants(problem, row, use.wide)
+    signature = kernel_signature(problem)
+    strides = [name for name in signature if name.startswith("stride_")]
+    if use.wide:
+        signature |= dict.fromkeys(strides, "i64")
+    if not use.with_lse:
+        constants["lse_ptr"] = None
+    # the JIT makes constants of integers equal to 1: the columns' strides, the rows' of one column
+    ones = [f"stride_{tensor}d" for tensor in "qkvo"]
+    ones += ["stride_qm", "stride_kn"] if use.D == 1 else []
+    ones += ["stride_vn", "stride_om"] if use.Dv == 1 else []
+    constants |= dict.fromkeys(ones, 1)
+    pointers = ["q_ptr", "k_ptr", "v_ptr", "out_ptr"]
+    dtype = str(row.dtype).removeprefix("torch.")
+    return Case(
+        name=f"attention forward {dtype} {row.precision} D<={row.max_head} "
+        f"{row.block_m}x{row.block_n}, {use}",
+        arch=arch,
+        kernel=_attention_fwd_kernel,
+        signature=signature,
+        constants=constants,
+        divisible_by_16=tuple(name for name in (*pointers, *strides) if name not in constants),
+        facts={
+            "operation": "attention forward",
+            "dtype": dtype,
+            "precision": row.precision,
+            "max_head": row.max_head,
+            "block_m": row.block_m,
+            "block_n": row.block_n,
+            "use": str(use),
+        },
+    )
+
+
+def shipped_cases(
+    targets: Sequence[str] = DEFAULT_TARGETS,
+    *,
+    dtype: str | None = None,
+    precision: str | None = None,
+    head_dim: int | None = None,
+) -> list[Case]:
+    """List what is shipped for some processors.
+
+    Args:
+        targets: processor names in full. One that no row of the table names gets the rows of its
+            generation's first.
+        dtype: "float16", "bfloat16" or "float32"; all by default.
+        precision: "standard" or "compensated"; both by default.
+        head_dim: only the rows that serve this head size; all by default.
+
+    Raises:
+        ValueError: an unknown processor, dtype or precision, or a head size that no row serves.
+        ToolchainError: triton-ascend is not installed.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise ValueError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
+    if precision is not None and precision not in get_args(Precision):
+        expected = " or ".join(get_args(Precision))
+        raise ValueError(f"precision: expected {expected}, got {precision!r}")
+    largest = max(row.max_head for row in ascend.TILES)
+    if head_dim is not None and not 1 <= head_dim <= largest:
+        raise ValueError(f"head_dim: expected 1 to {largest}, got {head_dim}")
+    found: list[Case] = []
+    for arch in targets:
+        served: set[tuple[torch.dtype, str]] = set()
+        for row in rows_of(arch):
+            kind = (row.dtype, row.precision)
+            if (dtype and row.dtype != DTYPES[dtype]) or (precision and row.precision != precision):
+                continue
+            # as `choose` does: the first row that is large enough
+            if head_dim is not None and (row.max_head < head_dim or kind in served):
+                continue
+            served.add(kind)
+            found += [attention_case(row, use, arch) for use in uses(row)]
+    return found
+
+
+def rows_of(arch: str) -> list[TileConfig]:
+    """Rows of the tile table that serve a processor, or else its generation's first processor.
+
+    Raises:
+        ValueError: an unknown processor.
+    """
+    generation = _GENERATION[family(arch)]
+    named = {name for row in ascend.TILES for name in row.targets}
+    serving = ascend.SAME_MEMORIES.get(arch, arch)
+    serving = serving if serving in named else generation
+    return [row for row in ascend.TILES if serving in row.targets]
+
+
+def full_name(target: str) -> str:
+    """Return a processor's name in full: "910b3" and "Ascend910B3" are both "Ascend910B3".
+
+    Raises:
+        ValueError: no such processor; the message lists those there are.
+    """
+    names = {name.lower(): name for name in known_archs()}
+    short = target.lower().removeprefix("ascend")
+    if name := names.get(f"ascend{short}"):
+        return name
+    try:
+        family(target)
+    except ValueError as error:
+        raise ValueError(str(error).replace("arch:", "target:", 1)) from None
+    return target
+
+
+def _problem(row: TileConfig, use: Use) -> AttentionProblem:
+    """A call of this kind. Its sizes do not reach the compiler."""
+    return AttentionProblem(
+        B=2,
+        Hq=4,
+        Hk=2,
+        Sq=300,
+        Sk=500,
+        D=use.D,
+        Dv=use.Dv,
+        dtype=row.dtype,
+        out_dtype=torch.float32 if use.fp32_out else row.dtype,
+        device=torch.device("meta"),
+        layout="BNSD",
+        causal=use.causal,
+        diagonal=200,
+        scale=0.125,
+        precision=row.precision,
+        with_lse=use.with_lse,
+    )
+
+
+__all__ = [
+    "DEFAULT_TARGETS",
+    "DTYPES",
+    "ToolchainError",
+    "Use",
+    "attention_case",
+    "full_name",
+    "rows_of",
+    "shipped_cases",
+    "uses",
+]
