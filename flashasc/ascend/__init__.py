@@ -6,7 +6,7 @@ Needs the packages of `pip install 'flashasc[offline]'` when called, and none of
 from flashasc.ascend.compile import compile_kernel, compiler_flags
 from flashasc.ascend.estimate import Estimate, Hardware, estimate
 from flashasc.ascend.frontend import Lowered, lower
-from flashasc.ascend.lints import Finding, lint
+from flashasc.ascend.lints import Finding, lint, lint_lowered
 from flashasc.ascend.plan import MemoryUse
 from flashasc.ascend.report import CompileReport, Overflow
 from flashasc.ascend.toolchain import (
@@ -38,6 +38,7 @@ __all__ = [
     "family",
     "known_archs",
     "lint",
+    "lint_lowered",
     "lower",
     "versions",
 ]

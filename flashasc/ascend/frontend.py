@@ -41,6 +41,7 @@ class Lowered:
             hidden memrefs (lock, workspace) and precede grid sizes and program ids (3 x i32 each).
         options: every option of triton-ascend's NPU backend, as used.
         mix_mode: "aiv" (vector cores only), "aic" (cube cores only) or "mix".
+        ttir: Triton's IR that the text was made from, after Triton's own passes.
     """
 
     linalg: str
@@ -49,6 +50,7 @@ class Lowered:
     arguments: tuple[tuple[str, str], ...]
     options: Mapping[str, object] = field(hash=False)
     mix_mode: str
+    ttir: str = field(default="", repr=False)
 
 
 def lower(
@@ -116,6 +118,7 @@ def lower(
         arguments=tuple(types.items()),
         options=dict(vars(npu_options)),
         mix_mode=metadata["mix_mode"],
+        ttir=ttir,
     )
 
 
