@@ -48,6 +48,8 @@ class Workload:
         local_syncs: waits of one core's units on each other: flags and pipe barriers, both cores.
         doubled: buffers kept twice, "64x256xf32@UB".
         loop_buffers_single: buffers that the loop's transfers fill or empty and that are not.
+        tiles_in_flight: iterations that the compiler interleaves, so that cube and vector cores
+            work on different ones at a time.
     """
 
     loop_step: int | None
@@ -60,6 +62,7 @@ class Workload:
     local_syncs: int
     doubled: tuple[str, ...]
     loop_buffers_single: tuple[str, ...]
+    tiles_in_flight: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """Return the workload as plain JSON types."""
