@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -12,8 +13,7 @@ from flashasc.ascend import Lowered, lower, versions
 from flashasc.native import cache
 from flashasc.native.sources import describe, find_dependencies
 
-# raised whenever `lower` would return something else for the same key
-_FORMAT = 1
+_BESIDE_TEXT = [item.name for item in dataclasses.fields(Lowered) if item.name != "linalg"]
 # switches of triton-ascend that change the text
 _SWITCHES = ("TRITON_DISABLE_LINE_INFO", "TRITON_ENABLE_SANITIZER", "TRITON_DEBUG")
 
@@ -75,13 +75,7 @@ def lower_case(case: Case, *, use_cache: bool = True) -> Lowered:
         options=case.options,
     )
     if key:
-        info = {
-            "kernel_name": lowered.kernel_name,
-            "arch": lowered.arch,
-            "arguments": lowered.arguments,
-            "options": lowered.options,
-            "mix_mode": lowered.mix_mode,
-        }
+        info = {name: getattr(lowered, name) for name in _BESIDE_TEXT}
         cache.store("linalg", key, lowered.linalg.encode(), ".mlir", info)
     return lowered
 
@@ -100,7 +94,7 @@ def _key(case: Case) -> str | None:
         return None
     switches = [os.environ.get(name) for name in _SWITCHES]
     marked = sorted(case.divisible_by_16)
-    return cache.make_key([_FORMAT, *parts, marked, case.arch, switches, versions()])
+    return cache.make_key([_BESIDE_TEXT, *parts, marked, case.arch, switches, versions()])
 
 
 def _load(key: str) -> Lowered | None:
@@ -109,17 +103,13 @@ def _load(key: str) -> Lowered | None:
         return None
     path, info = entry
     try:
-        return Lowered(
-            linalg=path.read_text(),
-            kernel_name=info["kernel_name"],
-            arch=info["arch"],
-            arguments=tuple((name, kind) for name, kind in info["arguments"]),
-            options={
-                name: tuple(value) if isinstance(value, list) else value
-                for name, value in info["options"].items()
-            },
-            mix_mode=info["mix_mode"],
-        )
+        arguments = tuple((name, kind) for name, kind in info["arguments"])
+        options = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in info["options"].items()
+        }
+        text = path.read_text()
+        return Lowered(**{**info, "linalg": text, "arguments": arguments, "options": options})
     except (OSError, KeyError, TypeError, ValueError, AttributeError):
         # not whole: made again and written over
         return None

@@ -14,7 +14,7 @@ from flashasc.ascend import (
     ToolchainError,
     bishengir_tool,
     compile_kernel,
-    lint,
+    lint_lowered,
     versions,
 )
 from flashasc.ascend.frontend import _import_backend
@@ -150,7 +150,7 @@ def _judge(case: Case, timeout: float, cache: bool) -> Verdict:
         lowered = lower_case(case, use_cache=cache)
     except ToolchainError as error:
         return Verdict(case, None, error=str(error), log=error.log)
-    findings = lint(lowered.linalg)
+    findings = lint_lowered(lowered, grid=case.grid)
     multibuffer = bool(lowered.options.get("multibuffer"))
     if any(finding.rule == _HOPELESS for finding in findings):
         return Verdict(case, None, findings, multibuffer=multibuffer)

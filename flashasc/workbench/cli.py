@@ -7,20 +7,30 @@ missing package.
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Annotated, Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from flashasc.ascend import ToolchainError
-from flashasc.native import NativeError
 from flashasc.workbench.case import Case
 from flashasc.workbench.checks import Verdict, check, require_toolchain
+from flashasc.workbench.cli_tiles import tiles_command
+from flashasc.workbench.console import print_table, progress_bar, usage_errors
+from flashasc.workbench.options import (
+    AsJson,
+    Const,
+    Dtype,
+    Grid,
+    HeadDim,
+    Kernel,
+    NoCache,
+    Precision,
+    Signature,
+    Target,
+    Timeout,
+    Uses,
+    Workers,
+)
 from flashasc.workbench.shipped import DEFAULT_TARGETS, full_name, shipped_cases
 from flashasc.workbench.table import check_table
 
@@ -29,45 +39,7 @@ ascend = typer.Typer(
     no_args_is_help=True, help="What the Ascend compiler makes of kernels, without an NPU."
 )
 app.add_typer(ascend, name="ascend")
-
-# wide enough for every table where the width of a page is no matter
-_FILE_WIDTH = 260
-
-Kernel = Annotated[
-    str | None,
-    typer.Argument(
-        help="Your kernel, module:function or file.py:function; what flashasc ships without it."
-    ),
-]
-Signature = Annotated[
-    str | None,
-    typer.Option(help='Types of its runtime arguments in order: "*fp16,*fp16,i32".'),
-]
-Const = Annotated[
-    list[str] | None, typer.Option(help="NAME=VALUE of a constexpr argument; once for each.")
-]
-Grid = Annotated[
-    int | None, typer.Option(min=1, help="Programs of the launch, if known: lints look at it.")
-]
-Target = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Processor, e.g. Ascend910B3 or 910B3; repeat it for several. "
-        f"(default: {', '.join(DEFAULT_TARGETS)})",
-        show_default=False,
-    ),
-]
-Dtype = Annotated[str | None, typer.Option(help="Of what is shipped: only this dtype.")]
-Precision = Annotated[str | None, typer.Option(help="... standard or compensated alone.")]
-HeadDim = Annotated[int | None, typer.Option(help="... what serves this head size alone.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON instead.")]
-Uses = Annotated[bool, typer.Option("--uses", help="A line for each use of a configuration.")]
-Timeout = Annotated[float, typer.Option(min=1, help="Seconds for one compilation.")]
-Workers = Annotated[
-    int | None,
-    typer.Option(min=1, help="Compilations at a time (default: processors + 1)."),
-]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Compile even what was before.")]
+ascend.command("tiles")(tiles_command)
 
 
 @app.callback()
@@ -92,7 +64,7 @@ def check_command(
     no_cache: NoCache = False,
 ) -> None:
     """Compile every shipped kernel, or one of yours, and show whether it fits and what it does."""
-    with _usage_errors():
+    with usage_errors():
         targets = _targets(target)
         tools = require_toolchain(targets)
         cases = _cases(kernel, signature, const, grid, targets, dtype, precision, head_dim)
@@ -100,7 +72,7 @@ def check_command(
     if as_json:
         _print_json(tools, verdicts, [verdict.to_json() for verdict in verdicts])
     else:
-        _print_table(check_table(verdicts, each_use=uses))
+        print_table(check_table(verdicts, each_use=uses))
         _explain(verdicts, tools)
     raise typer.Exit(0 if all(verdict.ok for verdict in verdicts) else 1)
 
@@ -164,48 +136,11 @@ def _checked(
         )
 
 
-@contextmanager
-def progress_bar(what: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Show a progress bar on stderr, where that is a terminal; yields what moves it on by one."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[last]}"),
-    )
-    console = Console(stderr=True)
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(what, total=total, last="")
-        yield lambda last: bar.update(task, advance=1, last=last)
-
-
-@contextmanager
-def _usage_errors() -> Iterator[None]:
-    """End the program with status 2 and one message for what the caller can put right."""
-    try:
-        yield
-    except (ValueError, TypeError, ImportError, ToolchainError, NativeError) as error:
-        _fail(error)
-
-
-def _fail(error: Exception) -> NoReturn:
-    print(f"error: {error}", file=sys.stderr)
-    raise typer.Exit(2) from error
-
-
 def _print_json(
     tools: Mapping[str, str], verdicts: Sequence[Verdict], results: Sequence[Any]
 ) -> None:
     ok = all(verdict.ok for verdict in verdicts)
     print(json.dumps({"versions": dict(tools), "ok": ok, "results": results}, indent=1))
-
-
-def _print_table(table: Table) -> None:
-    terminal = Console().is_terminal
-    Console(width=None if terminal else _FILE_WIDTH).print(table)
 
 
 def _explain(verdicts: Sequence[Verdict], tools: Mapping[str, str]) -> None:

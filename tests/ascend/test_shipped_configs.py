@@ -131,7 +131,7 @@ def triton_type(value: object) -> str:
     "row", [ascend.TILES[0], ascend.TILES[-1]], ids=lambda r: f"{r.precision}-{r.max_head}"
 )
 def test_cases_are_what_a_call_specialises(monkeypatch, row: TileConfig, use: int) -> None:
-    """The JIT's rules, applied to the arguments of a real launch, give the case's specialisation."""
+    """The rules of the JIT, applied to what a real launch passes, give the specialisation."""
     kind = uses(row)[use]
     launch = launched(monkeypatch, row, kind)
     case = attention_case(row, kind, row.targets[0])

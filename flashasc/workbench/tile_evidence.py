@@ -1,0 +1,203 @@
+"""From what the search for tiles found to the table: no compiler and no estimate take part."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+BUCKETS = (32, 64, 80, 96, 128, 192, 256)
+"""Head sizes that get a row of their own."""
+
+SEARCHED: Mapping[str, tuple[str, ...]] = {
+    "Ascend910B3": ("Ascend910_9392",),
+    "Ascend950PR_9589": (),
+}
+"""Processor that is searched -> those with the same memories, on which the choice is verified."""
+
+DTYPES = ("float16", "bfloat16", "float32")
+# a segment is compared with the plain sum at the same tile, which comes first
+PRECISIONS = ("standard", "compensated")
+
+
+@dataclass(frozen=True, order=True)
+class Slot:
+    """A row of the table that a tile is to be chosen for."""
+
+    arch: str
+    dtype: str
+    precision: str
+    max_head: int
+
+    def __str__(self) -> str:
+        return f"{self.arch} {self.dtype} {self.precision} D<={self.max_head}"
+
+
+ALL_SLOTS = tuple(Slot(*values) for values in product(SEARCHED, DTYPES, PRECISIONS, BUCKETS))
+
+
+@dataclass(frozen=True)
+class Record:
+    """A candidate tile for a slot, and what was found.
+
+    Attributes:
+        slot: what it was tried for.
+        block_m, block_n, segment: fields of the row; see `TileConfig`.
+        verdict: "fits", "overflows UB", "retried", ...: of the plain use, causal with D = Dv =
+            max_head; or "skipped: why".
+        memory: "UB", "L1", "L0C" -> per cent in use.
+        repeats: vector repeats per iteration outside branches; inside them.
+        doubled: buffers kept twice; those of the loop's transfers that are not.
+        buffers_kept: double buffers are kept wherever the target has them on by default.
+        estimate_ps: estimated picoseconds of one core per query row and key. Not measured.
+        bound_by: "cube", "vector" or "transfer", in that estimate.
+        uses: "processor, use" -> verdict of each further use that was tried.
+        compiler: name and version.
+    """
+
+    slot: Slot
+    block_m: int
+    block_n: int
+    segment: int
+    verdict: str
+    memory: Mapping[str, float] = field(default_factory=dict)
+    repeats: tuple[int, int] | None = None
+    doubled: tuple[int, int] | None = None
+    buffers_kept: bool = False
+    estimate_ps: float | None = None
+    bound_by: str = ""
+    uses: Mapping[str, str] = field(default_factory=dict)
+    compiler: str = ""
+
+    @property
+    def eligible(self) -> bool:
+        """Whether the plain use fits with its double buffers, so that the rest is worth trying."""
+        return self.verdict == "fits" and self.buffers_kept and self.estimate_ps is not None
+
+    @property
+    def chosen_if_best(self) -> bool:
+        """Whether it was tried in every use on every processor, and fits in all."""
+        return (
+            self.eligible
+            and bool(self.uses)
+            and all(verdict == "fits" for verdict in self.uses.values())
+        )
+
+    @property
+    def rank(self) -> tuple[float, float, int, int]:
+        """Order of preference: fastest by estimate; of equals, the one that leaves more room."""
+        assert self.estimate_ps is not None
+        room = self.memory.get("UB", 0.0)
+        return (self.estimate_ps, room, -self.block_m, -self.block_n)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain JSON types."""
+        data = dataclasses.asdict(self)
+        return {**data.pop("slot"), **{k: v for k, v in data.items() if v not in (None, {}, "")}}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Record:
+        """Rebuild a record from `to_json`'s answer."""
+        rest = dict(data)
+        slot = Slot(**{item.name: rest.pop(item.name) for item in dataclasses.fields(Slot)})
+        for name in ("repeats", "doubled"):
+            if name in rest:
+                rest[name] = tuple(rest[name])
+        return cls(slot=slot, **rest)
+
+
+def select(records: Iterable[Record]) -> dict[Slot, Record]:
+    """Choose the best tile of each slot that has one, in the order of the table."""
+    found: dict[Slot, Record] = {}
+    for record in records:
+        if record.chosen_if_best:
+            best = found.get(record.slot)
+            if best is None or record.rank < best.rank:
+                found[record.slot] = record
+    return {slot: found[slot] for slot in ALL_SLOTS if slot in found}
+
+
+def missing(chosen: Mapping[Slot, Record]) -> list[Slot]:
+    """Slots that no tile was found for."""
+    return [slot for slot in ALL_SLOTS if slot not in chosen]
+
+
+def table_text(chosen: Mapping[Slot, Record]) -> str:
+    """The source of `flashasc/_configs/ascend_tiles.py`."""
+    lines = [_HEAD]
+    for slot, record in chosen.items():
+        targets = tuple(sorted((slot.arch, *SEARCHED[slot.arch]), key=lambda name: name.lower()))
+        names = ", ".join(f'"{name}"' for name in targets) + ("," if len(targets) == 1 else "")
+        lines += [
+            f'    Row(({names}), "{slot.dtype}", "{slot.precision}", {slot.max_head},',
+            f"        {record.block_m}, {record.block_n}, {record.segment}, "
+            f"{record.memory.get('UB', 0):g}, {record.estimate_ps:.4g}, "
+            f'"{record.compiler}"),',
+        ]
+    return "\n".join([*lines, ")  # fmt: skip", ""])
+
+
+_HEAD = '''"""Tiles for Ascend NPUs, as `python -m flashasc ascend tiles` writes them.
+
+Each is the tile with the least estimated time per query row and key among those that compile
+without a retry, double buffers kept, in every use (causal or not, with or without log-sum-exp,
+head sizes at and below the limit). Every candidate is in bench/results/ascend_tiles.json. The
+times are estimates on paper: no NPU measured them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """A tile, and what its compiler and the estimate say of it."""
+
+    targets: tuple[str, ...]
+    dtype: str
+    precision: str
+    max_head: int
+    block_m: int
+    block_n: int
+    segment: int
+    ub_percent: float
+    estimate_ps: float
+    """Picoseconds of one core per query row and key: an estimate."""
+    compiler: str
+
+
+ROWS: tuple[Row, ...] = ('''
+
+
+def read_evidence(path: Path) -> list[Record]:
+    """Read an evidence file; nothing where there is none.
+
+    Raises:
+        ValueError: the file is not one.
+    """
+    try:
+        data = json.loads(path.read_text())
+        return [Record.from_json(record) for record in data["records"]]
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"evidence: {path} cannot be read ({type(error).__name__}: {error}); delete it to "
+            "begin anew"
+        ) from error
+
+
+def write_evidence(path: Path, records: Sequence[Record], versions: Mapping[str, str]) -> None:
+    """Write an evidence file, a line a record, in the order of the table."""
+    ordered = sorted(
+        records,
+        key=lambda r: (ALL_SLOTS.index(r.slot), r.block_m, r.block_n, r.segment),
+    )
+    lines = ",\n".join(json.dumps(record.to_json()) for record in ordered)
+    head = json.dumps({"command": "python -m flashasc ascend tiles", "versions": dict(versions)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'{head[:-1]}, "records": [\n{lines}\n]}}\n')

@@ -1,0 +1,176 @@
+"""The search for tiles: candidates through the compiler and the estimate, best first."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+
+from flashasc._configs import TileConfig, ascend
+from flashasc.ascend import CompileReport, Workload, estimate
+from flashasc.workbench.case import Case
+from flashasc.workbench.checks import Verdict, check
+from flashasc.workbench.shipped import DTYPES, Use, attention_case, uses
+from flashasc.workbench.tile_evidence import SEARCHED, Record, Slot
+
+BLOCK_M = (16, 32, 64, 128)
+BLOCK_N = (32, 64, 128, 256, 512)
+SHAPES = tuple(product(BLOCK_M, BLOCK_N))
+
+
+def search(
+    slot: Slot,
+    *,
+    shapes: Sequence[tuple[int, int]] = SHAPES,
+    timeout: float = 60,
+    workers: int | None = None,
+    done: Callable[[str], None] = lambda what: None,
+) -> list[Record]:
+    """Try tiles for a slot, until the best by estimate is known to fit in every use.
+
+    Every candidate is compiled in its plain use, but for those at least as large both ways as one
+    that overflowed. From the best estimate on, the further uses are compiled, also on the
+    processors that share the slot's memories, until one candidate passes all. Compilations come
+    out of the cache where they were made before, so a search that was stopped goes on quickly.
+
+    Args:
+        slot: what to search for.
+        shapes: (block_m, block_n) to try.
+        timeout: seconds for one compilation; one that takes longer does not fit.
+        workers: as `flashasc.workbench.check`.
+        done: told of every compilation that ended.
+
+    Raises:
+        ToolchainError: a package is missing.
+    """
+
+    def compiled(cases: Sequence[Case]) -> list[Verdict]:
+        return check(
+            cases, timeout=timeout, workers=workers, done=lambda verdict: done(verdict.case.name)
+        )
+
+    records: list[Record] = []
+    too_large: dict[tuple[int, int], str] = {}
+    for wave in _waves(shapes):
+        tried = []
+        for shape in wave:
+            if smaller := _dominated(shape, too_large):
+                why = f"skipped: {smaller[0]}x{smaller[1]} {too_large[smaller]}"
+                records.append(Record(slot, *shape, candidate(slot, *shape).segment, why))
+            else:
+                tried.append(candidate(slot, *shape))
+        plain = [use_case(row, 0, slot.arch) for row in tried]
+        masks = [_standard(row) for row in tried if row.segment > 1]
+        verdicts = compiled([*plain, *(use_case(row, 0, slot.arch) for row in masks)])
+        baseline = {_shape(row): v for row, v in zip(masks, verdicts[len(plain) :], strict=True)}
+        for row, verdict in zip(tried, verdicts, strict=False):
+            if verdict.verdict.startswith("overflows"):
+                too_large[_shape(row)] = verdict.verdict
+            records.append(_record(slot, row, verdict, baseline.get(_shape(row))))
+    ranked = sorted(
+        (record for record in records if record.eligible), key=lambda record: record.rank
+    )
+    for record in ranked:
+        row = candidate(slot, record.block_m, record.block_n)
+        further = [
+            use_case(row, number, arch)
+            for arch in (slot.arch, *SEARCHED[slot.arch])
+            for number in range(len(uses(row)))
+            if (arch, number) != (slot.arch, 0)
+        ]
+        found = {
+            f"{verdict.case.arch}, {verdict.case.facts['use']}": verdict.verdict
+            for verdict in compiled(further)
+        }
+        confirmed = dataclasses.replace(record, uses=found)
+        records[records.index(record)] = confirmed
+        if confirmed.chosen_if_best:
+            break
+    return records
+
+
+def candidate(slot: Slot, block_m: int, block_n: int) -> TileConfig:
+    """A row of the table for a slot, with this tile."""
+    return ascend.row(
+        targets=(slot.arch,),
+        dtype=DTYPES[slot.dtype],
+        precision=slot.precision,
+        max_head=slot.max_head,
+        block_m=block_m,
+        block_n=block_n,
+        source="a candidate",
+    )
+
+
+def use_case(row: TileConfig, number: int, arch: str) -> Case:
+    """One of the uses of a row, as a case."""
+    use: Use = uses(row)[number]
+    return attention_case(row, use, arch)
+
+
+def _standard(row: TileConfig) -> TileConfig:
+    return dataclasses.replace(row, precision="standard", segment=1)
+
+
+def _shape(row: TileConfig) -> tuple[int, int]:
+    return row.block_m, row.block_n
+
+
+def _waves(shapes: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Shapes of equal area together, the smallest first: none can rule out another of its wave."""
+    for area in sorted({m * n for m, n in shapes}):
+        yield [shape for shape in shapes if shape[0] * shape[1] == area]
+
+
+def _dominated(
+    shape: tuple[int, int], too_large: dict[tuple[int, int], str]
+) -> tuple[int, int] | None:
+    for smaller in too_large:
+        if smaller[0] <= shape[0] and smaller[1] <= shape[1]:
+            return smaller
+    return None
+
+
+def _record(slot: Slot, row: TileConfig, verdict: Verdict, baseline: Verdict | None) -> Record:
+    report = verdict.report
+    record = Record(slot, *_shape(row), row.segment, verdict.verdict)
+    if report is None or not verdict.fits or report.workload is None:
+        return record
+    load = report.workload
+    per_iteration = estimate(amortised(load, row.segment, baseline), slot.arch)
+    return dataclasses.replace(
+        record,
+        memory={
+            name: round(100 * use.used / use.available, 1) for name, use in report.memory.items()
+        },
+        repeats=(load.vector_repeats, load.branch_repeats),
+        doubled=(len(load.doubled), len(load.loop_buffers_single)),
+        buffers_kept=buffers_kept(report, multibuffer=verdict.multibuffer),
+        estimate_ps=round(1e6 * per_iteration.iteration_us / (row.block_m * row.block_n), 4),
+        bound_by=per_iteration.bound_by,
+        compiler=report.compiler,
+    )
+
+
+def buffers_kept(report: CompileReport, *, multibuffer: bool) -> bool:
+    """Whether the loop's tiles are double-buffered, where the target does that by default."""
+    if not multibuffer:
+        return True
+    return not report.retried and report.workload is not None and bool(report.workload.doubled)
+
+
+def amortised(load: Workload, segment: int, baseline: Verdict | None) -> Workload:
+    """A workload in which the fold at the end of a segment counts once in `segment` iterations.
+
+    The compiler's output has the fold in a branch, as it has the mask. What the branches hold
+    beyond those of the plain sum at the same tile is the fold; all of it, where that is not known.
+    """
+    if segment == 1:
+        return load
+    report = baseline.report if baseline else None
+    mask = report.workload.branch_repeats if report and report.workload else 0
+    fold = max(0, load.branch_repeats - mask)
+    always = load.vector_repeats + round(fold / segment)
+    return dataclasses.replace(
+        load, vector_repeats=always, branch_repeats=load.branch_repeats - fold
+    )
