@@ -156,7 +156,7 @@ class Bounds:
         return -self.lowest(Linear().plus(value, -1), depth)
 
     def _branches(self, unknown: Unknown) -> tuple[str, list[Linear]] | None:
-        name, defined = unknown
+        _, defined = unknown
         match = _ARITH.match(self._text.lines[defined]) if defined >= 0 else None
         if match is None or match[1] not in ("maxsi", "minsi", "select"):
             return None
