@@ -4,8 +4,9 @@ Needs the packages of `pip install 'flashasc[offline]'` when called, and none of
 """
 
 from flashasc.ascend.compile import compile_kernel, compiler_flags
-from flashasc.ascend.estimate import Estimate, Hardware, estimate
+from flashasc.ascend.estimate import Estimate, KernelEstimate, attention_time, estimate
 from flashasc.ascend.frontend import Lowered, lower
+from flashasc.ascend.hardware import Hardware, hardware_of
 from flashasc.ascend.lints import Finding, lint, lint_lowered
 from flashasc.ascend.plan import MemoryUse
 from flashasc.ascend.report import CompileReport, Overflow
@@ -25,17 +26,20 @@ __all__ = [
     "Family",
     "Finding",
     "Hardware",
+    "KernelEstimate",
     "Lowered",
     "MemoryUse",
     "Overflow",
     "Product",
     "ToolchainError",
     "Workload",
+    "attention_time",
     "bishengir_tool",
     "compile_kernel",
     "compiler_flags",
     "estimate",
     "family",
+    "hardware_of",
     "known_archs",
     "lint",
     "lint_lowered",

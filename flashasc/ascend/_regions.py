@@ -103,10 +103,12 @@ def parse(name: str, text: str, registers: Mapping[str, Region]) -> Function:
                 _if_of(closed, open_regions[-1]).unlikely = True
             if not open_regions:
                 return Function(name, core, closed, values.doubled)
-            if line.endswith("{"):  # "} else {", "} do {": the other half of an operation
-                _enter(
-                    open_regions, Region("else" if "else" in line else "loop", closed.trips or 1)
-                )
+            if line.endswith("{") and "else" in line:
+                _enter(open_regions, Region("else"))
+            elif line.endswith("{"):
+                # "} do {": what came before is the loop's condition, what follows its body
+                closed.kind, closed.trips = "other", 1
+                _enter(open_regions, Region("loop", None))
         elif line.endswith("{"):
             _enter(open_regions, _region(line, values))
         elif in_registers:
