@@ -29,6 +29,8 @@ class Case:
         signature, constants, divisible_by_16, options: as `flashasc.ascend.lower` takes them.
         grid: programs of the launch; None where it is not known.
         facts: more to show and to filter by, plain JSON types.
+        plainly: the same kernel without the branch that it takes once in `facts["segment"]`
+            iterations; None where it has no such branch.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Case:
     options: Mapping[str, object] = field(default_factory=dict, hash=False)
     grid: int | None = None
     facts: Mapping[str, object] = field(default_factory=dict, hash=False)
+    plainly: Case | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the case as plain JSON types."""

@@ -7,14 +7,14 @@ here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import torch
 
 from flashasc._configs import TileConfig, ascend
 from flashasc._problem import AttentionProblem, Precision
-from flashasc.ascend import ToolchainError, family, known_archs
+from flashasc.ascend import family, known_archs
 from flashasc.ascend.frontend import _import_backend
 from flashasc.workbench.case import Case
 
@@ -101,8 +101,16 @@ def attention_case(row: TileConfig, use: Use, arch: str) -> Case:
             "max_head": row.max_head,
             "block_m": row.block_m,
             "block_n": row.block_n,
+            "segment": row.segment,
             "use": str(use),
+            "D": use.D,
+            "Dv": use.Dv,
+            "causal": use.causal,
         },
+        # sums that are kept plainly have no compensation to fold a segment into
+        plainly=attention_case(replace(row, precision="standard", segment=1), use, arch)
+        if row.segment > 1
+        else None,
     )
 
 
@@ -199,16 +207,3 @@ def _problem(row: TileConfig, use: Use) -> AttentionProblem:
         precision=row.precision,
         with_lse=use.with_lse,
     )
-
-
-__all__ = [
-    "DEFAULT_TARGETS",
-    "DTYPES",
-    "ToolchainError",
-    "Use",
-    "attention_case",
-    "full_name",
-    "rows_of",
-    "shipped_cases",
-    "uses",
-]

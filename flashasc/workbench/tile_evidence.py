@@ -54,6 +54,7 @@ class Record:
         doubled: buffers kept twice; those of the loop's transfers that are not.
         buffers_kept: double buffers are kept wherever the target has them on by default.
         estimate_ps: estimated picoseconds of one core per query row and key. Not measured.
+        serial_ps: the same if nothing within an iteration overlaps.
         bound_by: "cube", "vector" or "transfer", in that estimate.
         uses: "processor, use" -> verdict of each further use that was tried.
         compiler: name and version.
@@ -69,6 +70,7 @@ class Record:
     doubled: tuple[int, int] | None = None
     buffers_kept: bool = False
     estimate_ps: float | None = None
+    serial_ps: float | None = None
     bound_by: str = ""
     uses: Mapping[str, str] = field(default_factory=dict)
     compiler: str = ""
@@ -88,11 +90,10 @@ class Record:
         )
 
     @property
-    def rank(self) -> tuple[float, float, int, int]:
-        """Order of preference: fastest by estimate; of equals, the one that leaves more room."""
-        assert self.estimate_ps is not None
-        room = self.memory.get("UB", 0.0)
-        return (self.estimate_ps, room, -self.block_m, -self.block_n)
+    def rank(self) -> tuple[float, float, float]:
+        """Order of preference: fastest by estimate, then fastest if nothing overlaps, then room."""
+        assert self.estimate_ps is not None and self.serial_ps is not None
+        return (self.estimate_ps, self.serial_ps, self.memory.get("UB", 0.0))
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain JSON types."""

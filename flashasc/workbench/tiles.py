@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 from flashasc._configs import TileConfig, ascend
-from flashasc.ascend import CompileReport, Workload, estimate
+from flashasc.ascend import CompileReport
 from flashasc.workbench.case import Case
 from flashasc.workbench.checks import Verdict, check
+from flashasc.workbench.estimates import Estimated, estimate_all
 from flashasc.workbench.shipped import DTYPES, Use, attention_case, uses
 from flashasc.workbench.tile_evidence import SEARCHED, Record, Slot
 
@@ -59,14 +60,12 @@ def search(
                 records.append(Record(slot, *shape, candidate(slot, *shape).segment, why))
             else:
                 tried.append(candidate(slot, *shape))
-        plain = [use_case(row, 0, slot.arch) for row in tried]
-        masks = [_standard(row) for row in tried if row.segment > 1]
-        verdicts = compiled([*plain, *(use_case(row, 0, slot.arch) for row in masks)])
-        baseline = {_shape(row): v for row, v in zip(masks, verdicts[len(plain) :], strict=True)}
-        for row, verdict in zip(tried, verdicts, strict=False):
+        verdicts = compiled([use_case(row, 0, slot.arch) for row in tried])
+        estimates = estimate_all(verdicts, timeout=timeout, workers=workers)
+        for row, verdict, estimated in zip(tried, verdicts, estimates, strict=True):
             if verdict.verdict.startswith("overflows"):
                 too_large[_shape(row)] = verdict.verdict
-            records.append(_record(slot, row, verdict, baseline.get(_shape(row))))
+            records.append(_record(slot, row, verdict, estimated))
     ranked = sorted(
         (record for record in records if record.eligible), key=lambda record: record.rank
     )
@@ -108,10 +107,6 @@ def use_case(row: TileConfig, number: int, arch: str) -> Case:
     return attention_case(row, use, arch)
 
 
-def _standard(row: TileConfig) -> TileConfig:
-    return dataclasses.replace(row, precision="standard", segment=1)
-
-
 def _shape(row: TileConfig) -> tuple[int, int]:
     return row.block_m, row.block_n
 
@@ -131,13 +126,13 @@ def _dominated(
     return None
 
 
-def _record(slot: Slot, row: TileConfig, verdict: Verdict, baseline: Verdict | None) -> Record:
+def _record(slot: Slot, row: TileConfig, verdict: Verdict, estimated: Estimated | None) -> Record:
     report = verdict.report
     record = Record(slot, *_shape(row), row.segment, verdict.verdict)
-    if report is None or not verdict.fits or report.workload is None:
+    if report is None or report.workload is None or estimated is None:
         return record
     load = report.workload
-    per_iteration = estimate(amortised(load, row.segment, baseline), slot.arch)
+    assert estimated.pair_ps is not None and estimated.serial_pair_ps is not None
     return dataclasses.replace(
         record,
         memory={
@@ -146,8 +141,9 @@ def _record(slot: Slot, row: TileConfig, verdict: Verdict, baseline: Verdict | N
         repeats=(load.vector_repeats, load.branch_repeats),
         doubled=(len(load.doubled), len(load.loop_buffers_single)),
         buffers_kept=buffers_kept(report, multibuffer=verdict.multibuffer),
-        estimate_ps=round(1e6 * per_iteration.iteration_us / (row.block_m * row.block_n), 4),
-        bound_by=per_iteration.bound_by,
+        estimate_ps=round(estimated.pair_ps, 4),
+        serial_ps=round(estimated.serial_pair_ps, 4),
+        bound_by=estimated.iteration.bound_by,
         compiler=report.compiler,
     )
 
@@ -157,20 +153,3 @@ def buffers_kept(report: CompileReport, *, multibuffer: bool) -> bool:
     if not multibuffer:
         return True
     return not report.retried and report.workload is not None and bool(report.workload.doubled)
-
-
-def amortised(load: Workload, segment: int, baseline: Verdict | None) -> Workload:
-    """A workload in which the fold at the end of a segment counts once in `segment` iterations.
-
-    The compiler's output has the fold in a branch, as it has the mask. What the branches hold
-    beyond those of the plain sum at the same tile is the fold; all of it, where that is not known.
-    """
-    if segment == 1:
-        return load
-    report = baseline.report if baseline else None
-    mask = report.workload.branch_repeats if report and report.workload else 0
-    fold = max(0, load.branch_repeats - mask)
-    always = load.vector_repeats + round(fold / segment)
-    return dataclasses.replace(
-        load, vector_repeats=always, branch_repeats=load.branch_repeats - fold
-    )

@@ -1,0 +1,93 @@
+"""What a command line asks to have compiled, and how it is told what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flashasc.workbench.case import Case
+from flashasc.workbench.checks import Verdict, check
+from flashasc.workbench.console import progress_bar
+from flashasc.workbench.shipped import DEFAULT_TARGETS, full_name, shipped_cases
+
+
+def asked_targets(target: Sequence[str] | None) -> list[str]:
+    """The processors that are asked for, by their full names."""
+    return list(dict.fromkeys(full_name(name) for name in target or DEFAULT_TARGETS))
+
+
+def asked_cases(
+    kernel: str | None,
+    signature: str | None,
+    const: Sequence[str] | None,
+    grid: int | None,
+    targets: Sequence[str],
+    dtype: str | None,
+    precision: str | None,
+    head_dim: int | None,
+) -> list[Case]:
+    """What is to be compiled; an option that would have no effect is an error."""
+    if kernel is None:
+        given = {"--signature": signature, "--const": const or None, "--grid": grid}
+        _refuse(given, "describes a kernel of yours; name it: module:function")
+        return shipped_cases(targets, dtype=dtype, precision=precision, head_dim=head_dim)
+    given = {"--dtype": dtype, "--precision": precision, "--head-dim": head_dim}
+    _refuse(given, f"selects among what is shipped, not for {kernel}; leave it out")
+    if signature is None:
+        raise ValueError(f'--signature: missing for {kernel}; e.g. --signature "*fp16,*fp16,i32"')
+    from flashasc.ascend.user_kernel import load_kernel
+
+    loaded = load_kernel(kernel, signature, const or ())
+    return [
+        Case(
+            name=kernel,
+            arch=arch,
+            kernel=loaded.kernel,
+            signature=loaded.signature,
+            constants=loaded.constants,
+            divisible_by_16=tuple(loaded.divisible_by_16),
+            grid=grid,
+        )
+        for arch in targets
+    ]
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    for option, value in given.items():
+        if value is not None:
+            raise ValueError(f"{option}: {why}")
+
+
+def checked(
+    cases: Sequence[Case], *, timeout: float, workers: int | None, cache: bool
+) -> list[Verdict]:
+    """Check cases under a progress bar."""
+    with progress_bar("compiling", len(cases)) as advance:
+        return check(
+            cases,
+            timeout=timeout,
+            workers=workers,
+            cache=cache,
+            done=lambda verdict: advance(f"{verdict.case.arch} {verdict.case.name}"),
+        )
+
+
+def print_json(
+    tools: Mapping[str, str], verdicts: Sequence[Verdict], results: Sequence[Any]
+) -> None:
+    """Print results, one for each verdict, as one JSON document."""
+    ok = all(verdict.ok for verdict in verdicts)
+    print(json.dumps({"versions": dict(tools), "ok": ok, "results": results}, indent=1))
+
+
+def explain(verdicts: Sequence[Verdict], tools: Mapping[str, str]) -> None:
+    """Say what is wrong, and show raw what the compiler printed where it was not understood."""
+    bad = [verdict for verdict in verdicts if not verdict.ok]
+    for verdict in bad:
+        print(f"\n{verdict.case.arch}, {verdict.case.name}: {verdict.verdict}")
+        print(verdict.explanation())
+        if verdict.log and verdict.log not in verdict.error:
+            print(f"It printed:\n{verdict.log}")
+    print(f"\n{len(verdicts) - len(bad)} of {len(verdicts)} compilations are in order.")
+    print("Compiled with " + ", ".join(f"{name} {version}" for name, version in tools.items()))
