@@ -45,6 +45,23 @@ def dot_add(a, b, start, DOT_PRECISION: tl.constexpr):
 
 
 @triton.jit
+def rounded_away(x, rounded):
+    """What a rounding to 16 bits dropped, itself rounded to 16 bits: x ~ rounded + the result.
+
+    Args:
+        x: [...] fp32.
+        rounded: [...] fp16 or bf16, x rounded.
+
+    Returns:
+        [...] of rounded's dtype. rounded + result is off from x by at most 2**-22 (fp16, short of
+        its subnormals) or 2**-16 (bf16) of |x|.
+
+    Source: Dekker, Numerische Mathematik 18 (1971), 224-242.
+    """
+    return (x - rounded.to(tl.float32)).to(rounded.dtype)
+
+
+@triton.jit
 def accumulate_product(acc, comp, a, b, METHOD: tl.constexpr, DOT_PRECISION: tl.constexpr):
     """(acc, comp) + a @ b: the place that decides how a long sum of products is kept.
 

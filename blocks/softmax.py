@@ -2,8 +2,8 @@
 
 The state of a tile of query rows is seven tiles, in this order everywhere:
 
-    pivot                    [M]     log2 units; scores enter as 2**(score - pivot). -inf before the
-                                     first finite score
+    pivot                    [M]     in the scores' units; a score enters as the weight
+                                     exponential(score - pivot). -inf before the first finite score
     row_sum, row_sum_comp    [M]     sum of the weights as they were multiplied: the divisor
     lse_sum, lse_sum_comp    [M]     sum of the weights before rounding: for the log-sum-exp. Kept
                                      only where it differs from row_sum and is asked for
@@ -11,10 +11,16 @@ The state of a tile of query rows is seven tiles, in this order everywhere:
 
 All fp32 but acc_comp, which may be kept in bf16: it carries only the bits below acc's last. Each
 `x_comp` belongs to `x` as in `blocks.compensated` and is 0 throughout where METHOD is "plain".
+Between the folds of METHOD "segment" acc_comp also holds the products of the segment so far, and
+acc stays under the pivot of the last fold.
 
-Which pivot: where the weights keep their fp32 digits it is a whole number, so that a rescale is an
-exact power of two and never rounds the accumulators; where they are rounded to 16 bits it is the
-row maximum, so that the top key's weight is exact (lowered by 14 for fp16, see FP16_PIVOT_DROP).
+Scores are in log2 units, or in natural ones where NATURAL: the Ascend compiler makes an exp2 out of
+an exp and a multiplication, so that there exp is the cheaper one.
+
+Which pivot: where the weights keep their digits (fp32 values, and SPLIT) it is a whole number, so
+that a rescale is an exact power of two and never rounds the accumulators; where they are rounded to
+16 bits it is the row maximum, so that the top key's weight is exact. For fp16 values it is 14 log2
+units lower, see FP16_PIVOT_DROP.
 `blocks/README.md` derives the error bounds.
 
 Source of the online normaliser: Milakov, Gimelshein, arXiv:1805.02867 (2018), algorithm 3.
@@ -23,9 +29,9 @@ Source of the online normaliser: Milakov, Gimelshein, arXiv:1805.02867 (2018), a
 import triton
 import triton.language as tl
 
-from .compensated import kahan_add, merge, power_of_two
+from .compensated import fold, kahan_add, merge, power_of_two
 from .constants import FP16_PIVOT_DROP, FP16_PIVOT_DROP_END, LN2, NEG_INF
-from .gemm import accumulate_product
+from .gemm import accumulate_product, dot_add, rounded_away
 
 
 @triton.jit
@@ -47,23 +53,41 @@ def online_init(BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr, COMP_DTYPE: tl.co
 
 
 @triton.jit
-def raise_pivot(pivot, candidate, WHOLE: tl.constexpr):
+def exponential(score, NATURAL: tl.constexpr):
+    """e**score where NATURAL, 2**score otherwise.
+
+    Args:
+        score: [...] fp32.
+        NATURAL: the units of the score.
+    """
+    if NATURAL:
+        weight = tl.exp(score)
+    else:
+        weight = tl.exp2(score)
+    return weight
+
+
+@triton.jit
+def raise_pivot(pivot, candidate, WHOLE: tl.constexpr, NATURAL: tl.constexpr):
     """The larger of two pivots, and what turns sums kept under the old one into sums under it.
 
     Args:
-        pivot, candidate: [M] fp32, log2 units, whole numbers (or -inf) where WHOLE.
-        WHOLE: build the factor from exponent bits, exactly.
+        pivot, candidate: [M] fp32, whole numbers (or -inf) where WHOLE.
+        WHOLE: build the factor from exponent bits, exactly; log2 units only.
+        NATURAL: the units of the pivots.
 
     Returns:
         (pivot, base, rescale): [M] fp32. base is the new pivot, or 0 where that is still -inf
-        ((-inf) - (-inf) would be NaN in rows that have seen nothing); rescale = 2**(old - base).
+        ((-inf) - (-inf) would be NaN in rows that have seen nothing);
+        rescale = exponential(old - base).
     """
+    tl.static_assert(not (WHOLE and NATURAL), "a whole pivot is one in log2 units")
     raised = tl.maximum(pivot, candidate)
     base = tl.where(raised == NEG_INF, 0.0, raised)
     if WHOLE:
         rescale = power_of_two(pivot - base)
     else:
-        rescale = tl.exp2(pivot - base)
+        rescale = exponential(pivot - base, NATURAL)
     return raised, base, rescale
 
 
@@ -99,18 +123,25 @@ def online_update(
     scores,
     values,
     METHOD: tl.constexpr,
+    SPLIT: tl.constexpr,
     WITH_LSE: tl.constexpr,
+    NATURAL: tl.constexpr,
     DOT_PRECISION: tl.constexpr,
 ):
     """Fold one tile of keys into the running state of its query rows.
 
     Args:
         pivot ... acc_comp: the state, see the module's docstring.
-        scores: [M, N] fp32, log2 units, masked entries -inf.
+        scores: [M, N] fp32, masked entries -inf.
         values: [N, Dv] fp16, bf16 or fp32; the weights are rounded to its dtype before the product.
         METHOD: "plain" sums, or "kahan": compensated ones, and 16-bit weights are summed as
-            rounded, so that the rounding of a weight cancels in the division.
+            rounded, so that the rounding of a weight cancels in the division. "segment" is "kahan"
+            but for the product, which is added to acc_comp, plainly: the caller folds that into acc
+            every few tiles, and after the last, with `fold_segment`.
+        SPLIT: multiply 16-bit values by each weight as two numbers, so that it keeps 16 (bf16) or
+            22 bits (fp16), and sum it unrounded; two products instead of one.
         WITH_LSE: keep lse_sum where it differs from row_sum.
+        NATURAL: the units of scores and pivots: natural or log2. fp32 values and SPLIT need log2.
         DOT_PRECISION: see `blocks.gemm.dot`.
 
     Returns:
@@ -118,20 +149,29 @@ def online_update(
     """
     tl.static_assert(scores.shape[0] == pivot.shape[0], "one row of scores per row of the state")
     tl.static_assert(scores.shape[1] == values.shape[0], "one column of scores per value row")
-    WHOLE: tl.constexpr = values.dtype == tl.float32
+    tl.static_assert(
+        (METHOD == "plain" or METHOD == "kahan") or METHOD == "segment",
+        "METHOD is 'plain', 'kahan' or 'segment'",
+    )
+    tl.static_assert(
+        not SPLIT or (METHOD != "plain" and values.dtype != tl.float32),
+        "only compensated sums of 16-bit values split their weights",
+    )
+    WHOLE: tl.constexpr = SPLIT or values.dtype == tl.float32
 
     candidate = tl.max(scores, axis=1)  # [M]
     if WHOLE:
         candidate = tl.ceil(candidate)
-    elif values.dtype == tl.float16:
+    if values.dtype == tl.float16:
         # not from 2**24 on: there the difference is rounded, and weights may come out above 65504
-        lowered = candidate - FP16_PIVOT_DROP
+        lowered = candidate - (FP16_PIVOT_DROP * LN2 if NATURAL else FP16_PIVOT_DROP)
         candidate = tl.where(tl.abs(candidate) < FP16_PIVOT_DROP_END, lowered, candidate)
-    pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE)
+    pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE, NATURAL)
 
-    weights = tl.exp2(scores - base[:, None])  # [M, N]
+    weights = exponential(scores - base[:, None], NATURAL)  # [M, N]
     factors = weights.to(values.dtype)
-    # both sums are read before the product: on Ascend it may overwrite its left operand
+    # all that is needed of the weights is read before the product: on Ascend it may overwrite its
+    # left operand
     if METHOD == "plain" or WHOLE:
         row_sum, row_sum_comp = add_weights(row_sum, row_sum_comp, rescale, weights, METHOD)
     else:
@@ -141,15 +181,41 @@ def online_update(
         if WITH_LSE:
             lse_sum, lse_sum_comp = add_weights(lse_sum, lse_sum_comp, rescale, weights, METHOD)
 
-    acc = acc * rescale[:, None]
     if METHOD == "plain":
-        acc, acc_comp = accumulate_product(acc, acc_comp, factors, values, METHOD, DOT_PRECISION)
-    else:
-        acc, comp = accumulate_product(
-            acc, acc_comp * rescale[:, None], factors, values, METHOD, DOT_PRECISION
+        acc, acc_comp = accumulate_product(
+            acc * rescale[:, None], acc_comp, factors, values, METHOD, DOT_PRECISION
         )
+    else:
+        comp = acc_comp * rescale[:, None]
+        if SPLIT:
+            comp = dot_add(rounded_away(weights, factors), values, comp, DOT_PRECISION)
+        if METHOD == "segment":
+            comp = dot_add(factors, values, comp, DOT_PRECISION)
+        else:
+            acc, comp = accumulate_product(
+                acc * rescale[:, None], comp, factors, values, METHOD, DOT_PRECISION
+            )
         acc_comp = comp.to(acc_comp.dtype)
     return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp
+
+
+@triton.jit
+def fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE: tl.constexpr, NATURAL: tl.constexpr):
+    """Add a finished segment to the output's accumulator, and keep what the addition rounds away.
+
+    Args:
+        acc: [M, Dv] fp32. Sum of the segments before, under acc_pivot.
+        acc_comp: [M, Dv] fp32. Sum of this segment's products, and what earlier folds rounded away,
+            under pivot.
+        acc_pivot, pivot: [M] fp32; pivot is not below acc_pivot.
+        WHOLE: both pivots are whole numbers (states over fp32 values): the rescale is exact.
+        NATURAL: the units of the pivots.
+
+    Returns:
+        (acc, acc_comp): the pair, under pivot.
+    """
+    _pivot, _base, rescale = raise_pivot(acc_pivot, pivot, WHOLE, NATURAL)
+    return fold(acc * rescale[:, None], acc_comp)
 
 
 @triton.jit
@@ -169,6 +235,7 @@ def online_merge(
     acc_b,
     acc_comp_b,
     WHOLE: tl.constexpr,
+    NATURAL: tl.constexpr,
 ):
     """Join the states of two disjoint sets of keys, seen by the same query rows.
 
@@ -178,12 +245,13 @@ def online_merge(
     Args:
         pivot_a ... acc_comp_b: the two states, see the module's docstring.
         WHOLE: both pivots are whole numbers (states over fp32 values): the rescale is exact.
+        NATURAL: the units of the pivots.
 
     Returns:
         One state.
     """
-    pivot, _base, rescale_a = raise_pivot(pivot_a, pivot_b, WHOLE)
-    _pivot, _base, rescale_b = raise_pivot(pivot_b, pivot_a, WHOLE)
+    pivot, _base, rescale_a = raise_pivot(pivot_a, pivot_b, WHOLE, NATURAL)
+    _pivot, _base, rescale_b = raise_pivot(pivot_b, pivot_a, WHOLE, NATURAL)
     row_sum, row_sum_comp = merge(
         row_sum_a * rescale_a, row_sum_comp_a * rescale_a,
         row_sum_b * rescale_b, row_sum_comp_b * rescale_b,
@@ -210,6 +278,7 @@ def online_finalize(
     acc,
     acc_comp,
     SEPARATE_LSE: tl.constexpr,
+    NATURAL: tl.constexpr,
 ):
     """Normalise a finished state.
 
@@ -217,6 +286,7 @@ def online_finalize(
         pivot ... acc_comp: the state, see the module's docstring.
         SEPARATE_LSE: lse_sum was kept (compensated, 16-bit values, LSE asked for); otherwise the
             log-sum-exp comes from row_sum.
+        NATURAL: the units of the pivot.
 
     Returns:
         (out, lse): [M, Dv] and [M] fp32; lse in natural-log units. A row that saw nothing has
@@ -233,5 +303,7 @@ def online_finalize(
         total = lse_sum + lse_sum_comp
     else:
         total = divisor
-    lse = pivot * LN2 + tl.log(tl.where(empty, 1.0, total))
+    if not NATURAL:
+        pivot = pivot * LN2
+    lse = pivot + tl.log(tl.where(empty, 1.0, total))
     return out, tl.where(empty, NEG_INF, lse)

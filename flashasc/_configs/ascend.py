@@ -25,6 +25,8 @@ SAME_MEMORIES = {
 
 _SOURCE = "compiles with ascendnpu-ir 1.2.0, laid out without a retry; no NPU measured"
 
+_SEGMENT_KEYS = 1024
+
 _16_BIT = (torch.float16, torch.bfloat16)
 _32_BIT = (torch.float32,)
 
@@ -50,6 +52,9 @@ TILES = tuple(
         max_head=max_head,
         block_m=block_m,
         block_n=block_n,
+        segment=1 if precision == "standard" else max(1, _SEGMENT_KEYS // block_n),
+        # the compiler makes an exp2 out of an exp and a multiplication
+        natural_exp=dtype != torch.float32,
         source=_SOURCE,
     )
     for targets, dtypes, precision, shapes in _SHAPES

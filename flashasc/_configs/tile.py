@@ -29,6 +29,10 @@ class TileConfig:
     """Where the row comes from: what was measured or compiled, and with which version."""
     comp_dtype: torch.dtype = torch.float32
     """In which the output's compensation is kept between tiles: float32 or bfloat16."""
+    segment: int = 1
+    """Tiles of keys whose products are summed plainly before the sum is compensated."""
+    natural_exp: bool = False
+    """Weights by exp instead of exp2; for 16-bit dtypes."""
     core_loop: bool = True
     """One program a core, looping over tasks (NPU), instead of one program a task (GPU)."""
     split_loop: bool = False
