@@ -21,36 +21,52 @@ ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 
 @dataclass(frozen=True)
 class Variant:
-    """One choice of the constexpr arguments of `online_update`."""
+    """One choice of the constexpr arguments of `online_update`, and of how often it is folded."""
 
     dtype: torch.dtype
     METHOD: str
+    SEGMENT: int = 1
+    SPLIT: bool = False
+    NATURAL: bool = False
     WITH_LSE: bool = True
     comp_dtype: torch.dtype = torch.float32
 
     def __str__(self) -> str:
         names = [str(self.dtype).removeprefix("torch."), self.METHOD]
+        names += [f"of {self.SEGMENT}"] * (self.METHOD == "segment")
+        names += ["split"] * self.SPLIT
+        names += ["natural"] * self.NATURAL
         names += ["no LSE"] * (not self.WITH_LSE)
         names += ["bf16 comp"] * (self.comp_dtype == torch.bfloat16)
         return " ".join(names)
 
+    @property
+    def sums_rounded_weights(self) -> bool:
+        """Whether the divisor is the sum of the weights as rounded to 16 bits."""
+        return self.dtype != torch.float32 and self.METHOD != "plain" and not self.SPLIT
+
+    def scores(self, scores: Tensor) -> Tensor:
+        """Scores in log2 units as this variant takes them, fp32."""
+        return scores * LN2 if self.NATURAL else scores
+
     def run(
         self, device: Device, scores: Tensor, values: Tensor, parts: int = 0
     ) -> tuple[Tensor, Tensor]:
-        """(out, lse) of scores [M, Sk], log2 units, and values [Sk, Dv], both in fp32.
+        """(out, lse) of scores [rows, Sk], log2 units, and values [Sk, columns], both in fp32.
 
         parts: 0 is one pass; otherwise so many states, merged in order.
         """
         import triton.language as tl
 
-        (_, Sk) = scores.shape
+        (rows, Sk), (_, columns) = scores.shape, values.shape
         args = {
-            "scores_ptr": scores, "values_ptr": values.to(self.dtype), "parts": max(parts, 1),
-            "keys": Sk // max(parts, 1),
+            "scores_ptr": self.scores(scores), "values_ptr": values.to(self.dtype),
+            "parts": max(parts, 1), "keys": Sk // max(parts, 1),
         }  # fmt: skip
         out, lse = device.run(
-            attend_kernel, args, {"out_ptr": (M, Dv), "lse_ptr": (M,)},
-            M=M, N=N, Dv=Dv, METHOD=self.METHOD, WITH_LSE=self.WITH_LSE,
+            attend_kernel, args, {"out_ptr": (rows, columns), "lse_ptr": (rows,)},
+            M=rows, N=N, Dv=columns, METHOD=self.METHOD, SEGMENT=self.SEGMENT, SPLIT=self.SPLIT,
+            WITH_LSE=self.WITH_LSE, NATURAL=self.NATURAL,
             COMP_DTYPE=tl.bfloat16 if self.comp_dtype == torch.bfloat16 else tl.float32,
             MERGE=parts > 0,
         )  # fmt: skip
@@ -59,7 +75,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Exact:
-    """Softmax over scores in log2 units, and what the bounds are made of, in float64."""
+    """Softmax over the scores that a variant takes, and what its bounds are made of, in float64."""
 
     weights: Tensor
     """[M, Sk], 1 for the row's largest score."""
@@ -70,12 +86,15 @@ class Exact:
     """[M, Sk] log2 units below the row's largest score, 0 where hidden."""
 
     @classmethod
-    def of(cls, scores: Tensor, values: Tensor, dtype: torch.dtype) -> Exact:
-        top = scores.double().amax(1, keepdim=True)
+    def of(cls, scores: Tensor, values: Tensor, variant: Variant) -> Exact:
+        """The answer to what `variant.run` is asked with the same scores and values."""
+        exact = variant.scores(scores).double() / (LN2 if variant.NATURAL else 1.0)
+        top = exact.amax(1, keepdim=True)
         top = torch.where(top == NEG_INF, 0.0, top)
-        depth = top - scores.double()
+        depth = top - exact
         weights = torch.exp2(-depth)
-        return cls(weights, values.to(dtype).double(), top, torch.where(weights > 0, depth, 0.0))
+        depth = torch.where(weights > 0, depth, 0.0)
+        return cls(weights, values.to(variant.dtype).double(), top, depth)
 
     @property
     def total(self) -> Tensor:
@@ -94,15 +113,15 @@ class Exact:
 
     def mean(self, x: Tensor) -> Tensor:
         """Weighted mean of x [Sk, Dv] or [M, Sk, Dv]."""
-        x = x.expand(M, -1, -1)
+        x = x.expand(len(self.weights), -1, -1)
         return torch.einsum("mn,mnd->md", self.weights, x) / self.total
 
 
 def weight_error(exact: Exact) -> Tensor:
-    """[M, Sk] relative error of a weight: exp2 itself, and the roundings of its argument.
+    """[M, Sk] relative error of a weight: exp2 or exp itself, and the roundings of its argument.
 
     The argument may be as much as 15 below what it is relative to the top: pivots are rounded up,
-    and lowered for fp16. HFusion multiplies it by ln 2 first.
+    and lowered for fp16. HFusion's exp2 multiplies it by ln 2 first, a GPU's exp by log2(e).
     """
     return U * (4 + 2 * (exact.depth + 15))
 
@@ -118,17 +137,26 @@ def out_bound(variant: Variant, exact: Exact, tiles: int) -> Tensor:
         bound += tiles * within * size + (N + tiles) * U * exact.out.abs()
     else:
         bf16 = variant.comp_dtype == torch.bfloat16
-        across = 2 * U + 2 * (N + 2) * tiles * U**2 + (tiles * 2.0**-33 if bf16 else 0.0)
+        # SPLIT: a second product of each tile, also on top of what comp holds
+        products = 2 if variant.SPLIT else 1
+        if variant.METHOD == "segment":
+            within *= variant.SEGMENT * products
+        elif variant.SPLIT:
+            within *= 1 + ROUNDOFF[variant.dtype]
+        across = 2 * U + 2 * (N + 2) * products * tiles * U**2
+        across += tiles * 2.0**-33 if bf16 else 0.0
         bound += (within + across) * size + (N + 2 + 2 * tiles * U) * U * exact.out.abs()
     if variant.dtype != torch.float32:
-        roundoff = ROUNDOFF[variant.dtype]
-        spread = deviation if variant.METHOD == "kahan" else exact.values.abs()
+        roundoff = ROUNDOFF[variant.dtype] ** (2 if variant.SPLIT else 1)
+        spread = deviation if variant.sums_rounded_weights else exact.values.abs()
         bound += exact.mean(torch.as_tensor(spread)) * roundoff / (1 - roundoff)
         if variant.dtype == torch.float16:
-            # fp16 subnormals, 14 below the top
-            bound += (2.0**-39 * torch.as_tensor(spread).sum(-2)) / exact.total
-        # every new maximum rounds both sums once more
-        bound += 2 * tiles * U * (size + exact.out.abs())
+            # fp16 subnormals, 14 below the top, or 13 where pivots are whole numbers
+            lost = 2.0**-38 if variant.SPLIT else 2.0**-39
+            bound += (lost * torch.as_tensor(spread).sum(-2)) / exact.total
+        if not variant.SPLIT:
+            # every new maximum rounds both sums once more
+            bound += 2 * tiles * U * (size + exact.out.abs())
     return bound + 3 * U * exact.out.abs() + 2.0**-120
 
 
@@ -136,9 +164,9 @@ def lse_bound(variant: Variant, exact: Exact, tiles: int) -> Tensor:
     """[M]: how far `lse` may be from the exact answer."""
     relative = (exact.weights * weight_error(exact)).sum(1) / exact.total[:, 0]
     relative += (N + (tiles if variant.METHOD == "plain" else 4)) * U
-    if variant.dtype != torch.float32:
+    if variant.dtype != torch.float32 and not variant.SPLIT:
         relative += tiles * 40 * U
-        if not variant.WITH_LSE and variant.METHOD == "kahan":
+        if not variant.WITH_LSE and variant.sums_rounded_weights:
             relative += ROUNDOFF[variant.dtype]
     pivot = (exact.top[:, 0].abs() + 15) * LN2
     return relative + 3 * U * pivot + 3 * U * exact.total[:, 0].log() + 4 * U

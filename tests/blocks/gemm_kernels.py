@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.gemm import accumulate_product, dot, dot_add
+from blocks.gemm import accumulate_product, dot, dot_add, rounded_away
 
 
 @triton.jit
@@ -21,6 +21,19 @@ def products_kernel(
     start = tl.load(start_ptr + offs_m * N + offs_n)
     tl.store(dot_ptr + offs_m * N + offs_n, dot(a, b, DOT_PRECISION))
     tl.store(sum_ptr + offs_m * N + offs_n, dot_add(a, b, start, DOT_PRECISION))
+
+
+@triton.jit
+def rounded_away_kernel(x_ptr, half_ptr, half_lost_ptr, bf16_ptr, bf16_lost_ptr, N: tl.constexpr):
+    """N numbers rounded to fp16 and to bf16, and what that dropped, all as fp32."""
+    offs = tl.arange(0, N)
+    x = tl.load(x_ptr + offs)
+    half = x.to(tl.float16)
+    tl.store(half_ptr + offs, half.to(tl.float32))
+    tl.store(half_lost_ptr + offs, rounded_away(x, half).to(tl.float32))
+    bf16 = x.to(tl.bfloat16)
+    tl.store(bf16_ptr + offs, bf16.to(tl.float32))
+    tl.store(bf16_lost_ptr + offs, rounded_away(x, bf16).to(tl.float32))
 
 
 @triton.jit

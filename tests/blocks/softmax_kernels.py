@@ -11,6 +11,8 @@ import triton.language as tl
 
 from blocks.softmax import (
     add_weights,
+    exponential,
+    fold_segment,
     online_finalize,
     online_init,
     online_merge,
@@ -54,19 +56,34 @@ def store_state(
 
 
 @triton.jit
-def pivot_kernel(pivot_ptr, candidate_ptr, whole_ptr, general_ptr, M: tl.constexpr):
-    """raise_pivot of M pivots into [3, M] (pivot, base, rescale): WHOLE and not."""
+def exponential_kernel(score_ptr, natural_ptr, log2_ptr, N: tl.constexpr):
+    """exponential of N scores, in natural units and in log2 units."""
+    offs = tl.arange(0, N)
+    score = tl.load(score_ptr + offs)
+    tl.store(natural_ptr + offs, exponential(score, True))
+    tl.store(log2_ptr + offs, exponential(score, False))
+
+
+@triton.jit
+def pivot_kernel(
+    pivot_ptr, candidate_ptr, whole_ptr, general_ptr, natural_ptr, M: tl.constexpr
+):  # fmt: skip
+    """raise_pivot of M pivots into [3, M] (pivot, base, rescale): WHOLE, not, and NATURAL."""
     offs = tl.arange(0, M)
     pivot = tl.load(pivot_ptr + offs)
     candidate = tl.load(candidate_ptr + offs)
-    raised, base, rescale = raise_pivot(pivot, candidate, True)
+    raised, base, rescale = raise_pivot(pivot, candidate, True, False)
     tl.store(whole_ptr + offs, raised)
     tl.store(whole_ptr + M + offs, base)
     tl.store(whole_ptr + 2 * M + offs, rescale)
-    raised, base, rescale = raise_pivot(pivot, candidate, False)
+    raised, base, rescale = raise_pivot(pivot, candidate, False, False)
     tl.store(general_ptr + offs, raised)
     tl.store(general_ptr + M + offs, base)
     tl.store(general_ptr + 2 * M + offs, rescale)
+    raised, base, rescale = raise_pivot(pivot, candidate, False, True)
+    tl.store(natural_ptr + offs, raised)
+    tl.store(natural_ptr + M + offs, base)
+    tl.store(natural_ptr + 2 * M + offs, rescale)
 
 
 @triton.jit
@@ -106,7 +123,7 @@ def init_kernel(
 def update_kernel(
     rows_ptr, acc_ptr, comp_ptr, scores_ptr, values_ptr, out_rows_ptr, out_acc_ptr, out_comp_ptr,
     M: tl.constexpr, N: tl.constexpr, Dv: tl.constexpr, METHOD: tl.constexpr,
-    COMP_DTYPE: tl.constexpr,
+    SPLIT: tl.constexpr, NATURAL: tl.constexpr, COMP_DTYPE: tl.constexpr,
 ):  # fmt: skip
     """One online_update of a given state by scores [M, N] and values [N, Dv]."""
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = load_state(
@@ -117,7 +134,7 @@ def update_kernel(
     values = tl.load(values_ptr + offs_n[:, None] * Dv + tl.arange(0, Dv)[None, :])
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_update(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-        scores, values, METHOD, True, "ieee",
+        scores, values, METHOD, SPLIT, True, NATURAL, "ieee",
     )  # fmt: skip
     store_state(
         out_rows_ptr, out_acc_ptr, out_comp_ptr,
@@ -128,7 +145,8 @@ def update_kernel(
 @triton.jit
 def merge_kernel(
     rows_ptr, acc_ptr, comp_ptr, out_rows_ptr, out_acc_ptr, out_comp_ptr,
-    M: tl.constexpr, Dv: tl.constexpr, WHOLE: tl.constexpr, COMP_DTYPE: tl.constexpr,
+    M: tl.constexpr, Dv: tl.constexpr, WHOLE: tl.constexpr, NATURAL: tl.constexpr,
+    COMP_DTYPE: tl.constexpr,
 ):  # fmt: skip
     """online_merge of two states that lie behind one another, both ways round."""
     pivot_a, row_sum_a, row_comp_a, lse_sum_a, lse_comp_a, acc_a, acc_comp_a = load_state(
@@ -139,7 +157,7 @@ def merge_kernel(
     )
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_merge(
         pivot_a, row_sum_a, row_comp_a, lse_sum_a, lse_comp_a, acc_a, acc_comp_a,
-        pivot_b, row_sum_b, row_comp_b, lse_sum_b, lse_comp_b, acc_b, acc_comp_b, WHOLE,
+        pivot_b, row_sum_b, row_comp_b, lse_sum_b, lse_comp_b, acc_b, acc_comp_b, WHOLE, NATURAL,
     )  # fmt: skip
     store_state(
         out_rows_ptr, out_acc_ptr, out_comp_ptr,
@@ -147,7 +165,7 @@ def merge_kernel(
     )  # fmt: skip
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_merge(
         pivot_b, row_sum_b, row_comp_b, lse_sum_b, lse_comp_b, acc_b, acc_comp_b,
-        pivot_a, row_sum_a, row_comp_a, lse_sum_a, lse_comp_a, acc_a, acc_comp_a, WHOLE,
+        pivot_a, row_sum_a, row_comp_a, lse_sum_a, lse_comp_a, acc_a, acc_comp_a, WHOLE, NATURAL,
     )  # fmt: skip
     store_state(
         out_rows_ptr + 5 * M, out_acc_ptr + M * Dv, out_comp_ptr + M * Dv,
@@ -156,16 +174,33 @@ def merge_kernel(
 
 
 @triton.jit
+def fold_kernel(
+    acc_ptr, comp_ptr, acc_pivot_ptr, pivot_ptr, out_acc_ptr, out_comp_ptr,
+    M: tl.constexpr, Dv: tl.constexpr, WHOLE: tl.constexpr, NATURAL: tl.constexpr,
+):  # fmt: skip
+    """fold_segment of acc, comp [M, Dv] and two pivots [M]."""
+    offs_m = tl.arange(0, M)
+    offs = offs_m[:, None] * Dv + tl.arange(0, Dv)[None, :]
+    acc, comp = fold_segment(
+        tl.load(acc_ptr + offs), tl.load(comp_ptr + offs),
+        tl.load(acc_pivot_ptr + offs_m), tl.load(pivot_ptr + offs_m), WHOLE, NATURAL,
+    )  # fmt: skip
+    tl.store(out_acc_ptr + offs, acc)
+    tl.store(out_comp_ptr + offs, comp)
+
+
+@triton.jit
 def finalize_kernel(
     rows_ptr, acc_ptr, comp_ptr, out_ptr, lse_ptr,
     M: tl.constexpr, Dv: tl.constexpr, SEPARATE_LSE: tl.constexpr,
+    NATURAL: tl.constexpr,
 ):  # fmt: skip
     """online_finalize of a given state."""
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = load_state(
         rows_ptr, acc_ptr, comp_ptr, M, Dv, tl.float32
     )
     out, lse = online_finalize(
-        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, SEPARATE_LSE
+        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, SEPARATE_LSE, NATURAL
     )
     offs_m = tl.arange(0, M)
     tl.store(out_ptr + offs_m[:, None] * Dv + tl.arange(0, Dv)[None, :], out)
@@ -173,52 +208,73 @@ def finalize_kernel(
 
 
 @triton.jit
+def attend_part(
+    scores_ptr, values_ptr, begin, end, row_stride,
+    M: tl.constexpr, N: tl.constexpr, Dv: tl.constexpr, METHOD: tl.constexpr,
+    SEGMENT: tl.constexpr, SPLIT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
+    COMP_DTYPE: tl.constexpr,
+):  # fmt: skip
+    """State over the keys [begin, end), N at a time; METHOD "segment" folds every SEGMENT tiles."""
+    offs_m = tl.arange(0, M)
+    offs_n = tl.arange(0, N)
+    WHOLE: tl.constexpr = SPLIT or values_ptr.dtype.element_ty == tl.float32
+    pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_init(
+        M, Dv, COMP_DTYPE
+    )
+    acc_pivot = pivot
+    for start in range(begin, end, N):
+        scores = tl.load(scores_ptr + offs_m[:, None] * row_stride + (start + offs_n)[None, :])
+        values = tl.load(
+            values_ptr + (start + offs_n)[:, None] * Dv + tl.arange(0, Dv)[None, :]
+        )  # fmt: skip
+        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_update(
+            pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
+            scores, values, METHOD, SPLIT, WITH_LSE, NATURAL, "ieee",
+        )  # fmt: skip
+        if METHOD == "segment":
+            if start // N % SEGMENT == SEGMENT - 1:
+                acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
+                acc_pivot = pivot
+    if METHOD == "segment":
+        acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
+    return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp
+
+
+@triton.jit
 def attend_kernel(
     scores_ptr, values_ptr, out_ptr, lse_ptr, parts, keys,
     M: tl.constexpr, N: tl.constexpr, Dv: tl.constexpr, METHOD: tl.constexpr,
-    WITH_LSE: tl.constexpr, COMP_DTYPE: tl.constexpr, MERGE: tl.constexpr,
+    SEGMENT: tl.constexpr, SPLIT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
+    COMP_DTYPE: tl.constexpr, MERGE: tl.constexpr,
 ):  # fmt: skip
     """Attention over parts * keys keys, given scores [M, parts * keys] and values, N at a time.
 
     MERGE: each part from a state of its own, merged in order; otherwise one pass.
     """
-    offs_m = tl.arange(0, M)
-    offs_n = tl.arange(0, N)
-    offs_d = tl.arange(0, Dv)
-    WHOLE: tl.constexpr = values_ptr.dtype.element_ty == tl.float32
-    pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_init(
-        M, Dv, COMP_DTYPE
-    )
-    for part in range(0, parts):
-        if MERGE:
-            pivot_b, row_sum_b, row_comp_b, lse_sum_b, lse_comp_b, acc_b, acc_comp_b = online_init(
-                M, Dv, COMP_DTYPE
-            )
-        for start in range(part * keys, part * keys + keys, N):
-            scores = tl.load(
-                scores_ptr + offs_m[:, None] * (parts * keys) + (start + offs_n)[None, :]
-            )
-            values = tl.load(values_ptr + (start + offs_n)[:, None] * Dv + offs_d[None, :])
-            if MERGE:
-                (
-                    pivot_b, row_sum_b, row_comp_b, lse_sum_b, lse_comp_b, acc_b, acc_comp_b
-                ) = online_update(
-                    pivot_b, row_sum_b, row_comp_b, lse_sum_b, lse_comp_b, acc_b, acc_comp_b,
-                    scores, values, METHOD, WITH_LSE, "ieee",
-                )  # fmt: skip
-            else:
-                pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_update(
-                    pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-                    scores, values, METHOD, WITH_LSE, "ieee",
-                )  # fmt: skip
-        if MERGE:
+    WHOLE: tl.constexpr = SPLIT or values_ptr.dtype.element_ty == tl.float32
+    if MERGE:
+        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_init(
+            M, Dv, COMP_DTYPE
+        )
+        for part in range(0, parts):
+            pivot_b, row_sum_b, row_comp_b, lse_sum_b, lse_comp_b, acc_b, acc_comp_b = attend_part(
+                scores_ptr, values_ptr, part * keys, part * keys + keys, parts * keys,
+                M, N, Dv, METHOD, SEGMENT, SPLIT, WITH_LSE, NATURAL, COMP_DTYPE,
+            )  # fmt: skip
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_merge(
                 pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-                pivot_b, row_sum_b, row_comp_b, lse_sum_b, lse_comp_b, acc_b, acc_comp_b, WHOLE,
+                pivot_b, row_sum_b, row_comp_b, lse_sum_b, lse_comp_b, acc_b, acc_comp_b,
+                WHOLE, NATURAL,
             )  # fmt: skip
+    else:
+        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = attend_part(
+            scores_ptr, values_ptr, 0, parts * keys, parts * keys,
+            M, N, Dv, METHOD, SEGMENT, SPLIT, WITH_LSE, NATURAL, COMP_DTYPE,
+        )  # fmt: skip
     SEPARATE_LSE: tl.constexpr = (WITH_LSE and METHOD != "plain") and not WHOLE
     out, lse = online_finalize(
-        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, SEPARATE_LSE
+        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, SEPARATE_LSE, NATURAL
     )
-    tl.store(out_ptr + offs_m[:, None] * Dv + offs_d[None, :], out)
+    offs_m = tl.arange(0, M)
+    tl.store(out_ptr + offs_m[:, None] * Dv + tl.arange(0, Dv)[None, :], out)
     tl.store(lse_ptr + offs_m, lse)

@@ -25,21 +25,41 @@ from attention_bounds import (
 from block_device import Device
 from hostile_numbers import U, normals, uniforms
 
+HALF, BF16 = torch.float16, torch.bfloat16
+
 CORE = [
     Variant(torch.float32, "kahan"),
-    Variant(torch.float16, "kahan"),
-    Variant(torch.bfloat16, "kahan"),
+    Variant(HALF, "kahan"),
+    Variant(BF16, "kahan"),
     Variant(torch.float32, "plain"),
+    Variant(torch.float32, "segment", SEGMENT=4),
+    Variant(BF16, "segment", SEGMENT=4, NATURAL=True),
+    Variant(HALF, "segment", SEGMENT=3, SPLIT=True),
+    Variant(HALF, "kahan", NATURAL=True),
+    Variant(BF16, "kahan", SPLIT=True),
 ]
+"""Run everywhere; between them every constexpr and every path of the pivot."""
+COMPENSATED = [variant for variant in CORE if variant.METHOD != "plain"]
 VARIANTS = [
     *CORE,
-    Variant(torch.float32, "kahan", comp_dtype=torch.bfloat16),
-    Variant(torch.float16, "kahan", comp_dtype=torch.bfloat16),
-    Variant(torch.bfloat16, "kahan", comp_dtype=torch.bfloat16, WITH_LSE=False),
-    Variant(torch.float16, "plain"),
-    Variant(torch.bfloat16, "plain", WITH_LSE=False),
+    Variant(torch.float32, "kahan", comp_dtype=BF16),
+    Variant(HALF, "kahan", comp_dtype=BF16),
+    Variant(BF16, "kahan", comp_dtype=BF16, WITH_LSE=False),
+    Variant(HALF, "plain"),
+    Variant(BF16, "plain", WITH_LSE=False),
+    Variant(HALF, "plain", NATURAL=True),
+    Variant(BF16, "plain", NATURAL=True),
+    Variant(BF16, "kahan", NATURAL=True, WITH_LSE=False),
+    Variant(HALF, "kahan", NATURAL=True, comp_dtype=BF16),
+    Variant(HALF, "segment", SEGMENT=4),
+    Variant(BF16, "segment", SEGMENT=3),
+    Variant(HALF, "segment", SEGMENT=4, NATURAL=True),
+    Variant(torch.float32, "segment", SEGMENT=64),
+    Variant(HALF, "kahan", SPLIT=True),
+    Variant(HALF, "kahan", SPLIT=True, comp_dtype=BF16),
+    Variant(BF16, "segment", SEGMENT=4, SPLIT=True, WITH_LSE=False),
 ]
-SIXTEEN = [torch.float16, torch.bfloat16]
+SIXTEEN = [HALF, BF16]
 
 
 def rows_are_within_bounds(device: Device, variant: Variant, parts: int = 0) -> None:
@@ -47,7 +67,7 @@ def rows_are_within_bounds(device: Device, variant: Variant, parts: int = 0) -> 
     rows = hostile_scores(tiles * N)
     scores, values = torch.stack(list(rows.values())), hostile_values(tiles * N)
     out, lse = variant.run(device, scores, values, parts)
-    exact = Exact.of(scores, values, variant.dtype)
+    exact = Exact.of(scores, values, variant)
     # a merge rounds each part's sums once, like a tile
     error, bound = (out - exact.out).abs(), out_bound(variant, exact, tiles + parts)
     wrong = {
@@ -79,7 +99,7 @@ def test_hostile_rows_at_hfusion(device: Device, variant: Variant) -> None:
     rows_are_within_bounds(device, variant)
 
 
-@pytest.mark.parametrize("variant", CORE[:3], ids=str)
+@pytest.mark.parametrize("variant", COMPENSATED, ids=str)
 @pytest.mark.parametrize("parts", [2, 3, 8])
 def test_merged_parts_are_within_the_same_bounds(
     fast_device: Device, parts: int, variant: Variant
@@ -92,7 +112,7 @@ def test_merged_parts_are_as_good_as_one_pass(fast_device: Device, parts: int) -
     variant = CORE[0]
     Sk = parts * fast_device.steps(32, 4) * N
     scores, values = normals(M, Sk, seed=parts) * 4, uniforms(Sk, Dv, seed=1)
-    exact = Exact.of(scores, values, variant.dtype).out
+    exact = Exact.of(scores, values, variant).out
     merged, once = (
         float(((variant.run(fast_device, scores, values, n)[0] - exact) / exact).norm())
         for n in (parts, 0)
@@ -103,7 +123,7 @@ def test_merged_parts_are_as_good_as_one_pass(fast_device: Device, parts: int) -
 def relative_error(device: Device, variant: Variant, scores: torch.Tensor) -> float:
     """Root mean square of the relative error of `out` on positive values."""
     values = 0.5 + uniforms(scores.shape[1], Dv, seed=1)
-    exact = Exact.of(scores, values, variant.dtype).out
+    exact = Exact.of(scores, values, variant).out
     out, _ = variant.run(device, scores, values)
     return float(((out - exact) / exact).square().mean().sqrt())
 
@@ -173,7 +193,7 @@ def test_rounding_the_sum_too_halves_the_error_on_positive_values(fast_device: D
     assert compensated < 0.75 * plain
 
 
-@pytest.mark.parametrize("variant", [CORE[0], CORE[1], CORE[2]], ids=str)
+@pytest.mark.parametrize("variant", COMPENSATED, ids=str)
 def test_nan_and_inf_reach_their_rows_only(fast_device: Device, variant: Variant) -> None:
     Sk = 4 * N
     scores, values = normals(M, Sk, seed=1), normals(Sk, Dv, seed=2)
@@ -186,12 +206,12 @@ def test_nan_and_inf_reach_their_rows_only(fast_device: Device, variant: Variant
     assert lse[:3].isnan().all()
     assert (out[3] == 0).all()
     assert lse[3] == NEG_INF
-    exact = Exact.of(scores[3:].repeat(2, 1)[:M], values, variant.dtype)
+    exact = Exact.of(scores[3:].repeat(2, 1)[:M], values, variant)
     assert torch.equal(out[4:].isfinite(), torch.ones(M - 4, Dv, dtype=torch.bool))
     torch.testing.assert_close(lse[4:], exact.lse[1 : M - 3].float(), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", [CORE[0], CORE[1], CORE[2]], ids=str)
+@pytest.mark.parametrize("variant", COMPENSATED, ids=str)
 def test_an_infinite_value_stays_infinite(fast_device: Device, variant: Variant) -> None:
     Sk = 4 * N
     scores, values = normals(M, Sk, seed=1), normals(Sk, Dv, seed=2)
