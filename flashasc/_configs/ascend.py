@@ -25,6 +25,9 @@ SAME_MEMORIES = {
 
 _SOURCE = "compiles with ascendnpu-ir 1.2.0, laid out without a retry; no NPU measured"
 
+HEAD_BLOCKS = (16, 32, 64, 80, 96, 128, 192, 256)
+"""The Ascend compiler takes any multiple of 16: common head sizes are not padded to powers of two."""
+
 _SEGMENT_KEYS = 1024
 
 _16_BIT = (torch.float16, torch.bfloat16)
@@ -52,6 +55,7 @@ TILES = tuple(
         max_head=max_head,
         block_m=block_m,
         block_n=block_n,
+        head_blocks=HEAD_BLOCKS,
         segment=1 if precision == "standard" else max(1, _SEGMENT_KEYS // block_n),
         # the compiler makes an exp2 out of an exp and a multiplication
         natural_exp=dtype != torch.float32,

@@ -27,6 +27,8 @@ class TileConfig:
     """Keys of a tile."""
     source: str
     """Where the row comes from: what was measured or compiled, and with which version."""
+    head_blocks: tuple[int, ...] = (16, 32, 64, 128, 256)
+    """Columns that a tile of head vectors may have."""
     comp_dtype: torch.dtype = torch.float32
     """In which the output's compensation is kept between tiles: float32 or bfloat16."""
     segment: int = 1
@@ -40,6 +42,10 @@ class TileConfig:
     dot_precision: str = "ieee"
     num_warps: int | None = None
     num_stages: int | None = None
+
+    def columns(self, size: int) -> int:
+        """Columns of the tile that holds head vectors of `size` numbers."""
+        return next(block for block in self.head_blocks if block >= size)
 
     def compiler_options(self) -> dict[str, int | bool]:
         """Options of an upstream Triton launch; an Ascend compiler takes none of them."""

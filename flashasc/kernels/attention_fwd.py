@@ -202,8 +202,8 @@ def kernel_constants(problem: AttentionProblem, config: TileConfig, wide: bool) 
     return {
         "D": problem.D,
         "Dv": problem.Dv,
-        "BLOCK_D": _block(problem.D),
-        "BLOCK_DV": _block(problem.Dv),
+        "BLOCK_D": config.columns(problem.D),
+        "BLOCK_DV": config.columns(problem.Dv),
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "CAUSAL": problem.causal,
@@ -292,8 +292,3 @@ def _method(problem: AttentionProblem, config: TileConfig) -> str:
     if problem.precision == "standard":
         return "plain"
     return "kahan" if config.segment == 1 else "segment"
-
-
-def _block(size: int) -> int:
-    """Columns of the tile that holds `size` columns: a power of two that a product accepts."""
-    return max(16, 1 << (size - 1).bit_length())
