@@ -54,6 +54,8 @@ def load_tile(
     BLOCK_COLS: tl.constexpr,
     CHECK_ROWS: tl.constexpr,
     WIDE: tl.constexpr,
+    row_begin=0,
+    CHECK_BEGIN: tl.constexpr = False,
 ):
     """Load rows [row_start, row_start + BLOCK_ROWS) of a matrix; what lies outside it is 0.
 
@@ -64,13 +66,17 @@ def load_tile(
         COLS: columns the matrix has, at most BLOCK_COLS.
         CHECK_ROWS: False promises that all rows lie before row_end.
         WIDE: see `tile_offsets`.
+        row_begin: int32. First row to be read; it counts where CHECK_ROWS and CHECK_BEGIN.
 
     Returns:
         [BLOCK_ROWS, BLOCK_COLS] of the pointer's dtype.
     """
     offsets = tile_offsets(stride_row, stride_col, BLOCK_ROWS, BLOCK_COLS, WIDE)
     pointers = advance(ptr, row_start, stride_row) + offsets
-    mask_row = tl.arange(0, BLOCK_ROWS)[:, None] < row_end - row_start
+    rows = tl.arange(0, BLOCK_ROWS)[:, None]
+    mask_row = rows < row_end - row_start
+    if CHECK_BEGIN:
+        mask_row = mask_row & (rows >= row_begin - row_start)
     mask_col = tl.arange(0, BLOCK_COLS)[None, :] < COLS
     if CHECK_ROWS and COLS < BLOCK_COLS:
         tile = tl.load(pointers, mask=mask_row & mask_col, other=0.0)
@@ -81,6 +87,89 @@ def load_tile(
     else:
         tile = tl.load(pointers)
     return tile
+
+
+@triton.jit
+def load_spread(
+    ptr,
+    row_start,
+    row_end,
+    col_start,
+    col_end,
+    stride_row,
+    stride_col,
+    SPREAD: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Load a tile of a matrix that may be broadcast: what is the same for all rows is read once.
+
+    Args:
+        ptr: pointer to the matrix's first element.
+        row_start, row_end: int32. First row of the tile; first row not to be read.
+        col_start, col_end: int32. The same of columns.
+        stride_row, stride_col: int32 or int64, in elements.
+        SPREAD: "full", "columns" (the rows are all alike), "rows" (the columns are), or "one"
+            number.
+        BLOCK_ROWS, BLOCK_COLS: tile shape.
+        WIDE: see `tile_offsets`.
+
+    Returns:
+        [BLOCK_ROWS, BLOCK_COLS], [1, BLOCK_COLS], [BLOCK_ROWS, 1] or [1, 1] of the pointer's dtype,
+        0 where not read.
+    """
+    rows = tl.arange(0, BLOCK_ROWS)[:, None]
+    cols = tl.arange(0, BLOCK_COLS)[None, :]
+    mask_row = rows < row_end - row_start
+    mask_col = cols < col_end - col_start
+    if SPREAD == "full":
+        start = advance(advance(ptr, row_start, stride_row), col_start, stride_col)
+        offsets = tile_offsets(stride_row, stride_col, BLOCK_ROWS, BLOCK_COLS, WIDE)
+        tile = tl.load(start + offsets, mask=mask_row & mask_col, other=0)
+    elif SPREAD == "columns":
+        start = advance(ptr, col_start, stride_col)
+        offsets = tile_offsets(0, stride_col, 1, BLOCK_COLS, WIDE)
+        tile = tl.load(start + offsets, mask=mask_col, other=0)
+    elif SPREAD == "rows":
+        start = advance(ptr, row_start, stride_row)
+        offsets = tile_offsets(stride_row, 0, BLOCK_ROWS, 1, WIDE)
+        tile = tl.load(start + offsets, mask=mask_row, other=0)
+    else:
+        tl.static_assert(SPREAD == "one", "SPREAD is 'full', 'columns', 'rows' or 'one'")
+        tile = tl.full((1, 1), 0, ptr.dtype.element_ty) + tl.load(ptr)
+    return tile
+
+
+@triton.jit
+def sequence(cu_ptr, index, tokens):
+    """Where one of several sequences packed one after another lies.
+
+    Args:
+        cu_ptr: pointer to [B + 1] int32 or int64: where each begins, and the last ends.
+        index: int32. Which one.
+        tokens: int32. Length of all together: nothing outside is ever addressed.
+
+    Returns:
+        (begin, length): int32.
+    """
+    begin = clamped(tl.load(cu_ptr + index), tokens)
+    end = clamped(tl.load(cu_ptr + index + 1), tokens)
+    return begin, tl.maximum(end - begin, 0)
+
+
+@triton.jit
+def clamped(length, limit):
+    """A length from a user's tensor, brought into [0, limit].
+
+    Args:
+        length: int32 or int64.
+        limit: int32.
+
+    Returns:
+        int32.
+    """
+    return tl.minimum(tl.maximum(length, 0), limit).to(tl.int32)
 
 
 @triton.jit

@@ -39,22 +39,46 @@ def within(offs, end):
 
 
 @triton.jit
-def key_range(row_start, row_end, Sk, diagonal, CAUSAL: tl.constexpr):
+def not_before(offs_m, offs_n, first):
+    """Keys that a window to the left still reaches.
+
+    Args:
+        offs_m: [M] int32. Query rows.
+        offs_n: [N] int32. Keys.
+        first: int32. The first key that query 0 reaches; it may be negative.
+
+    Returns:
+        [M, N] bool. True where key >= row + first.
+    """
+    return offs_n[None, :] >= offs_m[:, None] + first
+
+
+@triton.jit
+def key_range(
+    row_start, row_end, Sk, first, last, BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr
+):
     """Which keys a tile of queries needs, and which of them need no mask.
 
     Args:
-        row_start, row_end: int32. Query rows [row_start, row_end) of the tile, at least one.
+        row_start, row_end: int32. Query rows [row_start, row_end) of the tile. None of them: no key
+            is needed.
         Sk: int32. Number of keys.
-        diagonal: int32. See `causal`.
-        CAUSAL: whether the causal rule holds at all.
+        first, last: int32. Query i sees the keys from i + first to i + last.
+        BOUND_LEFT, BOUND_RIGHT: whether first and last hold at all.
 
     Returns:
-        (seen_by_all, seen_by_any): int32. Every row of the tile sees the keys [0, seen_by_all);
-        no row sees a key from seen_by_any on. 0 <= seen_by_all <= seen_by_any <= Sk.
+        (begin, all_begin, all_end, end): int32. No row of the tile sees a key outside [begin, end);
+        each sees all of [all_begin, all_end), where that is not empty.
+        0 <= begin <= end <= Sk, begin <= all_begin, all_end <= end.
     """
-    seen_by_all = Sk
-    seen_by_any = Sk
-    if CAUSAL:
-        seen_by_all = tl.minimum(tl.maximum(row_start + diagonal + 1, 0), Sk)
-        seen_by_any = tl.minimum(tl.maximum(row_end + diagonal, 0), Sk)
-    return seen_by_all, seen_by_any
+    end = tl.where(row_start < row_end, Sk, 0)
+    all_end = end
+    begin = tl.minimum(end, 0)
+    all_begin = begin
+    if BOUND_RIGHT:
+        all_end = tl.minimum(tl.maximum(row_start + last + 1, 0), end)
+        end = tl.minimum(tl.maximum(row_end + last, 0), end)
+    if BOUND_LEFT:
+        begin = tl.minimum(tl.maximum(row_start + first, 0), end)
+        all_begin = tl.maximum(row_end - 1 + first, begin)
+    return begin, all_begin, all_end, end

@@ -269,6 +269,45 @@ def online_merge(
 
 
 @triton.jit
+def add_sink(
+    pivot,
+    row_sum,
+    row_sum_comp,
+    lse_sum,
+    lse_sum_comp,
+    acc,
+    acc_comp,
+    sink,
+    WHOLE: tl.constexpr,
+    NATURAL: tl.constexpr,
+):
+    """Count one more score in the divisor and the log-sum-exp, with no value behind it.
+
+    Once, in a finished state: a sink counted in each of several states would be merged as several.
+
+    Args:
+        pivot ... acc_comp: the state, see the module's docstring.
+        sink: fp32, in the scores' units. -inf changes nothing.
+        WHOLE: the state's pivots are whole numbers.
+        NATURAL: the units of sink and pivots.
+
+    Returns:
+        The new state. The pivot may be raised to the sink.
+    """
+    sinks = tl.zeros_like(pivot) + sink  # [M]
+    candidate = sinks
+    if WHOLE:
+        candidate = tl.ceil(sinks)
+    pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE, NATURAL)
+    weight = exponential(sinks - base, NATURAL)
+    row_sum, row_sum_comp = kahan_add(row_sum * rescale, row_sum_comp * rescale, weight)
+    lse_sum, lse_sum_comp = kahan_add(lse_sum * rescale, lse_sum_comp * rescale, weight)
+    acc = acc * rescale[:, None]
+    acc_comp = (acc_comp * rescale[:, None]).to(acc_comp.dtype)
+    return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp
+
+
+@triton.jit
 def online_finalize(
     pivot,
     row_sum,

@@ -2,107 +2,154 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import triton
 import triton.language as tl
 
-from blocks.constants import LOG2E, NEG_INF
+from blocks.constants import LOG2E
 from blocks.gemm import dot
-from blocks.layout import advance, load_tile, store_rows, store_tile
-from blocks.masking import causal, key_range, within
-from blocks.softmax import fold_segment, online_finalize, online_init, online_update
+from blocks.layout import advance, clamped, load_tile, sequence, store_rows, store_tile
+from blocks.masking import key_range
+from blocks.softmax import (
+    add_sink,
+    fold_segment,
+    online_finalize,
+    online_init,
+    online_update,
+)
 
 from .._configs import TileConfig
-from .._problem import AttentionProblem
+from .._problem import AttentionProblem, Extras
 from .._target import Target
+from .attention_scores import adjusted, banded, masked
 from .launch import Route, launch
+
+Spread = Literal["none", "full", "columns", "rows", "one"]
+"""Over what a mask or bias is given: every pair of query and key, keys alone, queries alone, ..."""
 
 
 @triton.jit
 def _attend_tile(
     # the state, see blocks.softmax, and the pivot that acc is under
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, acc_pivot,
-    q, k_ptr, v_ptr, start_n, seen_by_all, seen_by_any, offs_m, diagonal, scale,
+    q, k_ptr, v_ptr, mask_ptr, bias_ptr, slope, scale, cap,
+    start_m, start_n, Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
     stride_kn, stride_kd, stride_vn, stride_vd,
+    stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
     D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr, METHOD: tl.constexpr,
-    SEGMENT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
-    DOT_PRECISION: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK_N: tl.constexpr, BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr,
+    MASK: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr, SOFTCAP: tl.constexpr,
+    BAND: tl.constexpr, METHOD: tl.constexpr, SPLIT: tl.constexpr, SEGMENT: tl.constexpr,
+    WITH_LSE: tl.constexpr, NATURAL: tl.constexpr, DOT_PRECISION: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Attend from a tile of queries to the keys [start_n, start_n + BLOCK_N).
 
-    MASK says which tiles pay for a mask: "never" (the caller knows that every row sees every key),
-    "always", or "branch" (this tile only if it has to, decided as it runs).
+    BAND says which tiles pay for hiding the keys out of a row's reach: "never" (the caller knows
+    that every row reaches every key), "always", or "branch" (this tile only if it has to, decided
+    as it runs).
     """
     # keys that no row of the tile sees are not read: whatever lies there cannot spread
     k = load_tile(
-        k_ptr, start_n, seen_by_any, stride_kn, stride_kd, D, BLOCK_N, BLOCK_D,
-        CHECK_ROWS=MASK != "never", WIDE=WIDE,
+        k_ptr, start_n, end, stride_kn, stride_kd, D, BLOCK_N, BLOCK_D, BAND != "never", WIDE,
+        begin, BOUND_LEFT,
     )  # [BLOCK_N, BLOCK_D]  # fmt: skip
     scores = dot(q, tl.trans(k), DOT_PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    if MASK == "always":
-        scores = _hide(scores, start_n, seen_by_any, offs_m, diagonal, CAUSAL)
-    elif MASK == "branch":
-        if start_n + BLOCK_N > seen_by_all:
-            scores = _hide(scores, start_n, seen_by_any, offs_m, diagonal, CAUSAL)
+    scores = adjusted(
+        scores, bias_ptr, stride_bias_m, stride_bias_n, slope, cap,
+        start_m, start_n, Sq, end, offs_m, diagonal, BIAS, ALIBI, SOFTCAP, NATURAL, WIDE,
+    )  # fmt: skip
+    if BAND == "always":
+        scores = banded(scores, start_n, end, offs_m, first, last, BOUND_LEFT, BOUND_RIGHT)
+    elif BAND == "branch":
+        if (start_n < all_begin) | (start_n + BLOCK_N > all_end):
+            scores = banded(scores, start_n, end, offs_m, first, last, BOUND_LEFT, BOUND_RIGHT)
     v = load_tile(
-        v_ptr, start_n, seen_by_any, stride_vn, stride_vd, Dv, BLOCK_N, BLOCK_DV,
-        CHECK_ROWS=MASK != "never", WIDE=WIDE,
+        v_ptr, start_n, end, stride_vn, stride_vd, Dv, BLOCK_N, BLOCK_DV, BAND != "never", WIDE,
+        begin, BOUND_LEFT,
     )  # [BLOCK_N, BLOCK_DV]  # fmt: skip
+    if MASK != "none":
+        scores, v = masked(
+            scores, v, mask_ptr, stride_mask_m, stride_mask_n, start_m, start_n, Sq, end,
+            MASK, WIDE,
+        )  # fmt: skip
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_update(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-        scores, v, METHOD, False, WITH_LSE, NATURAL, DOT_PRECISION,
+        scores, v, METHOD, SPLIT, WITH_LSE, NATURAL, DOT_PRECISION,
     )  # fmt: skip
     if METHOD == "segment":
         # counted from key 0, so that the bits do not depend on where the visible keys begin
         if start_n // BLOCK_N % SEGMENT == SEGMENT - 1:
             acc, acc_comp = fold_segment(
-                acc, acc_comp, acc_pivot, pivot, v.dtype == tl.float32, NATURAL
+                acc, acc_comp, acc_pivot, pivot, SPLIT or v.dtype == tl.float32, NATURAL
             )
             acc_pivot = pivot
     return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, acc_pivot
 
 
 @triton.jit
-def _hide(scores, start_n, seen_by_any, offs_m, diagonal, CAUSAL: tl.constexpr):
-    """Scores with -inf where the row may not see the key."""
-    offs_n = start_n + tl.arange(0, scores.shape[1])
-    if CAUSAL:
-        visible = causal(offs_m, offs_n, diagonal) & within(offs_n, seen_by_any)[None, :]
-    else:
-        visible = tl.broadcast_to(within(offs_n, seen_by_any)[None, :], scores.shape)
-    return tl.where(visible, scores, NEG_INF)
-
-
-@triton.jit
 def _attention_fwd_tile(
-    task, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, scale,
+    task, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr, sinks_ptr,
+    kv_lens_ptr, cu_q_ptr, cu_k_ptr, scale, cap,
     stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
-    Hq, group, Sq, Sk, diagonal, tiles_m,
+    stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
+    stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
+    stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
+    Hq, group, Sq, Sk, diagonal, window_left, window_right, tiles_m,
     D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, METHOD: tl.constexpr,
-    WITH_LSE: tl.constexpr, NATURAL: tl.constexpr, COMP_DTYPE: tl.constexpr,
-    DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr, SEGMENT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr,
+    ALIBI: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, KV_LENS: tl.constexpr,
+    PACKED: tl.constexpr, BOTTOM_RIGHT: tl.constexpr, METHOD: tl.constexpr, SPLIT: tl.constexpr,
+    SEGMENT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
+    COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile of query rows of one head: task = (batch * Hq + head) * tiles_m + tile."""
+    """Compute one tile of query rows of one head: task = (batch * Hq + head) * tiles_m + tile.
+
+    PACKED: Sq and Sk are the tokens of all sequences, and strides along the batch are 0.
+    """
+    UNIT: tl.constexpr = 1.0 if NATURAL else LOG2E
     pid_bh = task // tiles_m
     # the last rows of a causal problem have the most keys: they go first
-    pid_m = tiles_m - 1 - task % tiles_m
+    start_m = (tiles_m - 1 - task % tiles_m) * BLOCK_M
     batch = pid_bh // Hq
     head = pid_bh % Hq
     q_ptr = advance(advance(q_ptr, batch, stride_qb), head, stride_qh)
     k_ptr = advance(advance(k_ptr, batch, stride_kb), head // group, stride_kh)
     v_ptr = advance(advance(v_ptr, batch, stride_vb), head // group, stride_vh)
     out_ptr = advance(advance(out_ptr, batch, stride_ob), head, stride_oh)
+    if WITH_LSE:
+        lse_ptr = advance(advance(lse_ptr, batch, stride_lse_b), head, stride_lse_h)
+    if MASK != "none":
+        mask_ptr = advance(advance(mask_ptr, batch, stride_mask_b), head, stride_mask_h)
+    if BIAS != "none":
+        bias_ptr = advance(advance(bias_ptr, batch, stride_bias_b), head, stride_bias_h)
+    slope = 0.0
+    if ALIBI:
+        alibi_ptr = advance(advance(alibi_ptr, batch, stride_alibi_b), head, stride_alibi_h)
+        slope = tl.load(alibi_ptr).to(tl.float32) * UNIT
+    if PACKED:
+        begin_q, Sq = sequence(cu_q_ptr, batch, Sq)
+        begin_k, Sk = sequence(cu_k_ptr, batch, Sk)
+        q_ptr = advance(q_ptr, begin_q, stride_qm)
+        k_ptr = advance(k_ptr, begin_k, stride_kn)
+        v_ptr = advance(v_ptr, begin_k, stride_vn)
+        out_ptr = advance(out_ptr, begin_q, stride_om)
+        if WITH_LSE:
+            lse_ptr += begin_q
+        if BOTTOM_RIGHT:
+            diagonal = Sk - Sq
+    elif KV_LENS:
+        Sk = clamped(tl.load(kv_lens_ptr + batch), Sk)
 
-    start_m = pid_m * BLOCK_M
     offs_m = start_m + tl.arange(0, BLOCK_M)
-    seen_by_all, seen_by_any = key_range(
-        start_m, tl.minimum(start_m + BLOCK_M, Sq), Sk, diagonal, CAUSAL
+    first = diagonal - window_left
+    last = diagonal + window_right
+    begin, all_begin, all_end, end = key_range(
+        start_m, tl.minimum(start_m + BLOCK_M, Sq), Sk, first, last, BOUND_LEFT, BOUND_RIGHT
     )
     q = load_tile(
         q_ptr, start_m, Sq, stride_qm, stride_qd, D, BLOCK_M, BLOCK_D, CHECK_ROWS=True, WIDE=WIDE
@@ -111,63 +158,83 @@ def _attention_fwd_tile(
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_init(
         BLOCK_M, BLOCK_DV, COMP_DTYPE
     )
-    # SPLIT_LOOP: whole tiles first, then those that need a mask; either loop may be empty. Without
-    # it one loop that runs at least once: on Ascend A2 and A3 a loop that runs zero times leaves
-    # its accumulators uninitialised (reported for triton-ascend 3.2.0).
     acc_pivot = pivot
-    unmasked_end = 0
-    if SPLIT_LOOP:
-        unmasked_end = seen_by_all // BLOCK_N * BLOCK_N
-        for start_n in range(0, unmasked_end, BLOCK_N):
-            pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, acc_pivot = (
-                _attend_tile(
-                    pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, acc_pivot,
-                    q, k_ptr, v_ptr, start_n, seen_by_all, seen_by_any, offs_m, diagonal, scale,
-                    stride_kn, stride_kd, stride_vn, stride_vd, D, Dv, BLOCK_D, BLOCK_DV, BLOCK_N,
-                    CAUSAL, "never", METHOD, SEGMENT, WITH_LSE, NATURAL, DOT_PRECISION, WIDE,
-                )
-            )  # fmt: skip
-        last_end = seen_by_any
-    else:
-        last_end = tl.maximum(seen_by_any, 1)
-    for start_n in range(unmasked_end, last_end, BLOCK_N):
-        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, acc_pivot = (
-            _attend_tile(
-                pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, acc_pivot,
-                q, k_ptr, v_ptr, start_n, seen_by_all, seen_by_any, offs_m, diagonal, scale,
-                stride_kn, stride_kd, stride_vn, stride_vd, D, Dv, BLOCK_D, BLOCK_DV, BLOCK_N,
-                CAUSAL, "always" if SPLIT_LOOP else "branch", METHOD, SEGMENT, WITH_LSE, NATURAL,
-                DOT_PRECISION, WIDE,
-            )
-        )  # fmt: skip
-    if METHOD == "segment":
-        acc, acc_comp = fold_segment(
-            acc, acc_comp, acc_pivot, pivot, v_ptr.dtype.element_ty == tl.float32, NATURAL
-        )
+    # tiles are counted from key 0 whatever a row sees
+    start_n = 0
+    if BOUND_LEFT:
+        start_n = begin // BLOCK_N * BLOCK_N
+    # SPLIT_LOOP: tiles that need a band, whole ones, and again such that need one; each loop may be
+    # empty. Without it one loop that runs at least once: on Ascend A2 and A3 a loop that runs zero
+    # times leaves its accumulators uninitialised (reported for triton-ascend 3.2.0).
+    for part in tl.static_range(3 if SPLIT_LOOP else 1):
+        if not SPLIT_LOOP:
+            end_n = tl.maximum(end, start_n + 1)
+        elif part == 0:
+            end_n = start_n
+            if BOUND_LEFT:
+                end_n = tl.minimum((all_begin + BLOCK_N - 1) // BLOCK_N * BLOCK_N, end)
+        elif part == 1:
+            end_n = tl.maximum(all_end // BLOCK_N * BLOCK_N, start_n)
+        else:
+            end_n = end
+        if not (SPLIT_LOOP and (part == 0 and not BOUND_LEFT)):
+            for tile_n in range(start_n, end_n, BLOCK_N):
+                pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, acc_pivot = (
+                    _attend_tile(
+                        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp,
+                        acc, acc_comp, acc_pivot,
+                        q, k_ptr, v_ptr, mask_ptr, bias_ptr, slope, scale, cap, start_m, tile_n,
+                        Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
+                        stride_kn, stride_kd, stride_vn, stride_vd,
+                        stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
+                        D, Dv, BLOCK_D, BLOCK_DV, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
+                        MASK, BIAS, ALIBI, SOFTCAP,
+                        "branch" if not SPLIT_LOOP else ("never" if part == 1 else "always"),
+                        METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, DOT_PRECISION, WIDE,
+                    )
+                )  # fmt: skip
+        start_n = tl.maximum(end_n, start_n)
 
-    SEPARATE_LSE: tl.constexpr = (
-        WITH_LSE and METHOD != "plain"
-    ) and v_ptr.dtype.element_ty != tl.float32
+    WHOLE: tl.constexpr = SPLIT or v_ptr.dtype.element_ty == tl.float32
+    if METHOD == "segment":
+        acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
+    if SINKS:
+        sink = tl.load(advance(sinks_ptr, head, stride_sinks_h)).to(tl.float32) * UNIT
+        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = add_sink(
+            pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, sink,
+            WHOLE, NATURAL,
+        )  # fmt: skip
+    SEPARATE_LSE: tl.constexpr = (WITH_LSE and METHOD != "plain") and not WHOLE
     out, lse = online_finalize(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, SEPARATE_LSE, NATURAL
     )
     store_tile(out_ptr, out, start_m, Sq, stride_om, stride_od, Dv, WIDE)
     if WITH_LSE:
-        store_rows(advance(lse_ptr, pid_bh, Sq), lse, start_m, Sq)
+        store_rows(lse_ptr, lse, start_m, Sq)
 
 
-@triton.jit(do_not_specialize=["Hq", "group", "Sq", "Sk", "diagonal", "tiles_m", "tasks"])
+@triton.jit(
+    do_not_specialize=[
+        "Hq", "group", "Sq", "Sk", "diagonal", "window_left", "window_right", "tiles_m", "tasks",
+    ]
+)  # fmt: skip
 def _attention_fwd_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, scale,
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr, sinks_ptr,
+    kv_lens_ptr, cu_q_ptr, cu_k_ptr, scale, cap,
     stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
-    Hq, group, Sq, Sk, diagonal, tiles_m, tasks,
+    stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
+    stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
+    stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
+    Hq, group, Sq, Sk, diagonal, window_left, window_right, tiles_m, tasks,
     D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, METHOD: tl.constexpr,
-    WITH_LSE: tl.constexpr, NATURAL: tl.constexpr, COMP_DTYPE: tl.constexpr,
-    DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr, SEGMENT: tl.constexpr,
-    WIDE: tl.constexpr,
-    CORE_LOOP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr,
+    ALIBI: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, KV_LENS: tl.constexpr,
+    PACKED: tl.constexpr, BOTTOM_RIGHT: tl.constexpr, METHOD: tl.constexpr, SPLIT: tl.constexpr,
+    SEGMENT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
+    COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
+    WIDE: tl.constexpr, CORE_LOOP: tl.constexpr,
 ):  # fmt: skip
     """Attention of [B, Hq, Sq, D] queries to [B, Hk, Sk, D] keys and [B, Hk, Sk, Dv] values.
 
@@ -177,28 +244,50 @@ def _attention_fwd_kernel(
     if CORE_LOOP:
         for task in range(tl.program_id(0), tasks, tl.num_programs(0)):
             _attention_fwd_tile(
-                task, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, scale,
+                task, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr,
+                sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, scale, cap,
                 stride_qb, stride_qh, stride_qm, stride_qd,
                 stride_kb, stride_kh, stride_kn, stride_kd,
                 stride_vb, stride_vh, stride_vn, stride_vd,
                 stride_ob, stride_oh, stride_om, stride_od,
-                Hq, group, Sq, Sk, diagonal, tiles_m,
-                D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, CAUSAL, METHOD, WITH_LSE,
-                NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP, SEGMENT, WIDE,
+                stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
+                stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
+                stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
+                Hq, group, Sq, Sk, diagonal, window_left, window_right, tiles_m,
+                D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
+                MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, BOTTOM_RIGHT,
+                METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
+                WIDE,
             )  # fmt: skip
     else:
         _attention_fwd_tile(
-            tl.program_id(0), q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, scale,
+            tl.program_id(0), q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr,
+            sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, scale, cap,
             stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
             stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
-            Hq, group, Sq, Sk, diagonal, tiles_m,
-            D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, CAUSAL, METHOD, WITH_LSE,
-            NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP, SEGMENT, WIDE,
+            stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
+            stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
+            stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
+            Hq, group, Sq, Sk, diagonal, window_left, window_right, tiles_m,
+            D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
+            MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, BOTTOM_RIGHT,
+            METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
+            WIDE,
         )  # fmt: skip
 
 
-def kernel_constants(problem: AttentionProblem, config: TileConfig, wide: bool) -> dict[str, Any]:
-    """The kernel's constexpr arguments, by name, for one problem and one row of the tile table."""
+def kernel_constants(
+    problem: AttentionProblem, config: TileConfig, *, mask: Spread, bias: Spread, wide: bool
+) -> dict[str, Any]:
+    """The kernel's constexpr arguments, by name, for one problem and one row of the tile table.
+
+    Args:
+        problem: the facts of the call.
+        config: the row.
+        mask, bias: over what these are spread out, see `blocks.layout.load_spread`.
+        wide: strides need 64 bits.
+    """
+    compensated = "kahan" if config.segment == 1 else "segment"
     return {
         "D": problem.D,
         "Dv": problem.Dv,
@@ -206,14 +295,24 @@ def kernel_constants(problem: AttentionProblem, config: TileConfig, wide: bool) 
         "BLOCK_DV": config.columns(problem.Dv),
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
-        "CAUSAL": problem.causal,
-        "METHOD": _method(problem, config),
+        "BOUND_LEFT": problem.window_left is not None,
+        "BOUND_RIGHT": problem.reach_right is not None,
+        "MASK": mask,
+        "BIAS": bias,
+        "ALIBI": problem.has_alibi,
+        "SOFTCAP": problem.softcap is not None,
+        "SINKS": problem.has_sinks,
+        "KV_LENS": problem.has_kv_lens,
+        "PACKED": problem.packed,
+        "BOTTOM_RIGHT": problem.bottom_right,
+        "METHOD": "plain" if problem.precision == "standard" else compensated,
+        "SPLIT": problem.precision == "high",
+        "SEGMENT": config.segment,
         "WITH_LSE": problem.with_lse,
         "NATURAL": config.natural_exp,
         "COMP_DTYPE": tl.bfloat16 if config.comp_dtype == torch.bfloat16 else tl.float32,
         "DOT_PRECISION": config.dot_precision,
         "SPLIT_LOOP": config.split_loop,
-        "SEGMENT": config.segment,
         "WIDE": wide,
         "CORE_LOOP": config.core_loop,
     }
@@ -222,11 +321,15 @@ def kernel_constants(problem: AttentionProblem, config: TileConfig, wide: bool) 
 def kernel_signature(problem: AttentionProblem) -> dict[str, str]:
     """Triton types of the kernel's runtime arguments, by name.
 
-    As `launch_attention_fwd` passes them for tensors whose strides and sizes fit in 32 bits.
+    As `launch_attention_fwd` passes them for tensors whose strides and sizes fit in 32 bits, and
+    for a bias, slopes and sinks in float32 and lengths in int32.
     """
     dtype = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
-    types = {"out_ptr": f"*{dtype[problem.out_dtype]}", "lse_ptr": "*fp32", "scale": "fp32"}
-    types |= dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), f"*{dtype[problem.dtype]}")
+    types = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), f"*{dtype[problem.dtype]}")
+    types |= dict.fromkeys(("lse_ptr", "bias_ptr", "alibi_ptr", "sinks_ptr"), "*fp32")
+    types |= dict.fromkeys(("kv_lens_ptr", "cu_q_ptr", "cu_k_ptr"), "*i32")
+    types |= {"out_ptr": f"*{dtype[problem.out_dtype]}", "mask_ptr": "*u8"}
+    types |= {"scale": "fp32", "cap": "fp32"}
     constants = {p.name for p in _attention_fwd_kernel.params if p.is_constexpr}
     return {
         name: types.get(name, "i32")
@@ -242,6 +345,7 @@ def launch_attention_fwd(
     out: torch.Tensor,
     lse: torch.Tensor | None,
     problem: AttentionProblem,
+    extras: Extras,
     config: TileConfig,
     target: Target,
     route: Route,
@@ -249,37 +353,75 @@ def launch_attention_fwd(
     """Write the attention output, and its log-sum-exp unless `lse` is None.
 
     Args:
-        q: [B, Hq, Sq, D] any strides.
-        k: [B, Hk, Sk, D] any strides.
-        v: [B, Hk, Sk, Dv] any strides.
-        out: [B, Hq, Sq, Dv] any strides. Every element is written.
-        lse: [B, Hq, Sq] fp32, contiguous, natural-log units.
+        q: [B, Hq, Sq, D], or [Hq, tokens, D] where packed; any strides.
+        k: [B, Hk, Sk, D], or [Hk, tokens, D] where packed; any strides.
+        v: [B, Hk, Sk, Dv], or [Hk, tokens, Dv] where packed; any strides.
+        out: [B, Hq, Sq, Dv], or [Hq, tokens, Dv] where packed; any strides. Every element is
+            written; where packed, those of a sequence.
+        lse: [B, Hq, Sq], or [Hq, tokens] where packed; fp32, contiguous, natural-log units.
         problem: the facts of the call; not empty.
+        extras: the other tensors.
         config, target, route: what the dispatcher chose.
     """
     tiles_m = triton.cdiv(problem.Sq, config.block_m)
     tasks = problem.B * problem.Hq * tiles_m
-    views = (("q", "bhmd", q), ("k", "bhnd", k), ("v", "bhnd", v), ("o", "bhmd", out))
+    heads = [x.unsqueeze(0) if problem.packed else x for x in (q, k, v, out)]
+    letters = (("q", "bhmd"), ("k", "bhnd"), ("v", "bhnd"), ("o", "bhmd"))
     strides = {
-        f"stride_{letter}{dim}": stride
-        for letter, dims, tensor in views
+        f"stride_{letter}{dim}": 0 if problem.packed and dim == "b" else stride
+        for (letter, dims), tensor in zip(letters, heads, strict=True)
         for dim, stride in zip(dims, tensor.stride(), strict=True)
     }
     # a single column may come with any stride; known to be 1, it costs nothing
-    strides |= {f"stride_{x}d": 1 for x, _, tensor in views if tensor.shape[-1] == 1}
-    largest = max(abs(stride) for tensor in (q, k, v, out) for stride in tensor.stride()[2:])
-    wide = largest * 2 * max(config.block_m, config.block_n, 256) >= 2**31
+    strides |= {
+        f"stride_{letter}d": 1
+        for (letter, _), tensor in zip(letters, heads, strict=True)
+        if tensor.shape[-1] == 1
+    }
+    mask, mask_spread = _spread_out(extras.mask, problem)
+    bias, bias_spread = _spread_out(extras.bias, problem)
+    for name, tensor in (("mask", mask), ("bias", bias)):
+        steps = tensor.stride() if tensor is not None else (0, 0, 0, 0)
+        strides |= {f"stride_{name}_{dim}": s for dim, s in zip("bhmn", steps, strict=True)}
+    slopes = extras.alibi_slopes
+    rows = lse.unsqueeze(0) if lse is not None and problem.packed else lse
+    strides |= {
+        "stride_lse_b": 0 if rows is None or problem.packed else rows.stride(0),
+        "stride_lse_h": 0 if rows is None else rows.stride(1),
+        "stride_alibi_b": slopes.stride(0) if slopes is not None and slopes.dim() == 2 else 0,
+        "stride_alibi_h": 0 if slopes is None else slopes.stride(-1),
+        "stride_sinks_h": 0 if extras.sinks is None else extras.sinks.stride(0),
+    }
+    within = [stride for x in (*heads, mask, bias) if x is not None for stride in x.stride()[2:]]
+    wide = max(map(abs, within)) * 2 * max(config.block_m, config.block_n, 256) >= 2**31
+    unit = 1.0 if config.natural_exp else LOG2E.value
+    cap = problem.softcap
     args = {
         "q_ptr": q, "k_ptr": k, "v_ptr": v, "out_ptr": out, "lse_ptr": lse,
-        "scale": problem.scale * (1.0 if config.natural_exp else LOG2E.value), **strides,
-        "Hq": problem.Hq, "group": problem.group, "Sq": problem.Sq, "Sk": problem.Sk,
-        "diagonal": problem.diagonal, "tiles_m": tiles_m, "tasks": tasks,
+        "mask_ptr": None if mask is None else mask.view(torch.uint8), "bias_ptr": bias,
+        "alibi_ptr": slopes, "sinks_ptr": extras.sinks, "kv_lens_ptr": extras.kv_lens,
+        "cu_q_ptr": extras.cu_seqlens_q, "cu_k_ptr": extras.cu_seqlens_k,
+        # with a cap scores are first its shares
+        "scale": problem.scale * unit if cap is None else problem.scale / cap,
+        "cap": 0.0 if cap is None else cap * unit,
+        **strides,
+        "Hq": problem.Hq, "group": problem.group,
+        "Sq": problem.tokens_q if problem.packed else problem.Sq,
+        "Sk": problem.tokens_k if problem.packed else problem.Sk,
+        "diagonal": problem.diagonal,
+        "window_left": _reach(problem.window_left), "window_right": _reach(problem.reach_right),
+        "tiles_m": tiles_m, "tasks": tasks,
     }  # fmt: skip
+    if problem.packed:
+        # tokens that belong to no sequence
+        out.zero_()
+        if lse is not None:
+            lse.fill_(-torch.inf)
     launch(
         _attention_fwd_kernel,
         min(tasks, target.cores) if config.core_loop else tasks,
         args,
-        kernel_constants(problem, config, wide),
+        kernel_constants(problem, config, mask=mask_spread, bias=bias_spread, wide=wide),
         route=route,
         device=problem.device,
         arch=target.arch,
@@ -287,8 +429,24 @@ def launch_attention_fwd(
     )
 
 
-def _method(problem: AttentionProblem, config: TileConfig) -> str:
-    """How sums over keys are kept: see `blocks.softmax.online_update`."""
-    if problem.precision == "standard":
-        return "plain"
-    return "kahan" if config.segment == 1 else "segment"
+def _spread_out(
+    tensor: torch.Tensor | None, problem: AttentionProblem
+) -> tuple[torch.Tensor | None, Spread]:
+    """A mask or bias as [B, Hq, Sq, Sk], broadcast without a copy, and what it is spread over."""
+    if tensor is None:
+        return None, "none"
+    over_rows = tensor.dim() < 2 or tensor.shape[-2] == 1
+    over_columns = tensor.dim() < 1 or tensor.shape[-1] == 1
+    spread: dict[tuple[bool, bool], Spread] = {
+        (False, False): "full",
+        (True, False): "columns",
+        (False, True): "rows",
+        (True, True): "one",
+    }
+    shape = (problem.B, problem.Hq, problem.Sq, problem.Sk)
+    return tensor.expand(shape), spread[over_rows, over_columns]
+
+
+def _reach(keys: int | None) -> int:
+    """A window's reach as an int32 that can be added to a diagonal; 0 where there is no bound."""
+    return 0 if keys is None else min(keys, 2**30)

@@ -1,0 +1,57 @@
+"""What changes a score before the softmax: capping, and a penalty on distance."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def tanh(x):
+    """Hyperbolic tangent out of `tl.exp`, which every target has.
+
+    Args:
+        x: [...] fp32.
+
+    Returns:
+        [...] fp32, within 3 ulp. NaN gives NaN.
+
+    Source: Cephes (Moshier, 1989), tanhf: its polynomial below 0.625, 1 - 2 / (e**2x + 1) above.
+    """
+    size = tl.abs(x)
+    square = x * x
+    poly = -5.70498872745e-3 * square + 2.06390887954e-2
+    poly = poly * square - 5.37397155531e-2
+    poly = poly * square + 1.33314422036e-1
+    poly = poly * square - 3.33332819422e-1
+    near = poly * square * x + x
+    far = 1.0 - 2.0 / (tl.exp(2.0 * size) + 1.0)
+    # the comparison is false for NaN, and near carries it
+    return tl.where(size > 0.625, tl.where(x < 0, -far, far), near)
+
+
+@triton.jit
+def soft_cap(scores, cap):
+    """Scores pressed into (-cap, cap).
+
+    Args:
+        scores: [M, N] fp32, in units of the cap: score / cap.
+        cap: fp32, in the units that the result is to have.
+
+    Returns:
+        [M, N] fp32: cap * tanh(scores).
+    """
+    return tanh(scores) * cap
+
+
+@triton.jit
+def distance(offs_m, offs_n, diagonal):
+    """How far each key is from the one that a query is aligned with.
+
+    Args:
+        offs_m: [M] int32. Query rows.
+        offs_n: [N] int32. Keys.
+        diagonal: int32. Query i is aligned with key i + diagonal.
+
+    Returns:
+        [M, N] fp32: |row + diagonal - key|, exact below 2**24.
+    """
+    return tl.abs((offs_m[:, None] + diagonal - offs_n[None, :]).to(tl.float32))
