@@ -1,7 +1,8 @@
 """Fused attention for Ascend NPUs, in Triton, whose accuracy does not fall with the sequence."""
 
-from .attention import attention, explain
+from .attention import attention
+from .inspection import check, explain
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["attention", "explain"]
+__all__ = ["attention", "check", "explain"]

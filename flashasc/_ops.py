@@ -5,75 +5,107 @@ The launchers behind the operators, and with them Triton, are imported when an o
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import reference
-from ._dispatch import plan_attention
-from ._problem import AttentionProblem, columns_adjacent
+from ._dispatch import Impl, plan_attention
+from ._problem import (
+    AttentionProblem,
+    Extras,
+    Layout,
+    Precision,
+    attention_problem,
+    heads_first,
+)
 
-# The operators take [B, H, S, D] views, whatever the layout: strides say the rest.
+# The operators take [B, H, S, D] views whatever the layout, [H, tokens, D] for packed sequences:
+# strides say the rest. Each argument stands once in these schemas and once in `_Call`.
+_TENSORS = (
+    "Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? bias, Tensor? alibi_slopes, "
+    "Tensor? sinks, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? kv_lens"
+)
+_FACTS = (
+    "float scale, float? softcap, bool causal, bool bottom_right, SymInt? window_left, "
+    "SymInt? window_right, str layout, str precision, ScalarType out_dtype, bool with_lse, "
+    "SymInt? max_seqlen_q, SymInt? max_seqlen_k, str impl"
+)
+_FORWARD = f"({_TENSORS}, {_FACTS}) -> (Tensor, Tensor)"
+_BACKWARD = (
+    f"(Tensor grad_out, Tensor? grad_lse, Tensor out, Tensor lse, {_TENSORS}, {_FACTS}, "
+    "bool[] needs) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
 
 
-def _problem(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    causal: bool,
-    diagonal: int,
-    layout: str,
-    precision: str,
-    out_dtype: torch.dtype,
-    with_lse: bool,
-) -> AttentionProblem:
-    B, Hq, Sq, D = q.shape
-    return AttentionProblem(
-        B=B, Hq=Hq, Hk=k.shape[1], Sq=Sq, Sk=k.shape[2], D=D, Dv=v.shape[3], dtype=q.dtype,
-        out_dtype=out_dtype, device=q.device, layout=layout, causal=causal,  # type: ignore[arg-type]
-        diagonal=diagonal, scale=scale, precision=precision, with_lse=with_lse,  # type: ignore[arg-type]
-        adjacent_columns=columns_adjacent(q, k, v),
-    )  # fmt: skip
+class _Call(NamedTuple):
+    """The arguments of `attention_fwd`, in their order."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Tensor | None
+    bias: Tensor | None
+    alibi_slopes: Tensor | None
+    sinks: Tensor | None
+    cu_seqlens_q: Tensor | None
+    cu_seqlens_k: Tensor | None
+    kv_lens: Tensor | None
+    scale: float
+    softcap: float | None
+    causal: bool
+    bottom_right: bool
+    window_left: int | None
+    window_right: int | None
+    layout: Layout
+    precision: Precision
+    out_dtype: torch.dtype
+    with_lse: bool
+    max_seqlen_q: int | None
+    max_seqlen_k: int | None
+    impl: Impl
+
+    @property
+    def extras(self) -> Extras:
+        """The tensors beside q, k and v."""
+        return Extras(*self[3:10])
+
+    @property
+    def differentiable(self) -> tuple[Tensor | None, ...]:
+        """The inputs that may ask for a gradient, in the order of `reference.Gradients`."""
+        return (self.q, self.k, self.v, self.bias, self.alibi_slopes, self.sinks)
+
+    def problem(self) -> AttentionProblem:
+        """The facts of the call."""
+        facts = {name: getattr(self, name) for name in self._fields[10:-1]}
+        return attention_problem(self.q, self.k, self.v, self.extras, **facts)
 
 
 def _empty_outputs(q: Tensor, problem: AttentionProblem) -> tuple[Tensor, Tensor]:
     """Output, contiguous in the layout's own order, and log-sum-exp ([0] when nobody asked)."""
-    B, Hq, Sq, Dv = problem.B, problem.Hq, problem.Sq, problem.Dv
-    shape = (B, Hq, Sq, Dv) if problem.layout == "BNSD" else (B, Sq, Hq, Dv)
-    out = q.new_empty(shape, dtype=problem.out_dtype)
+    shape = (*q.shape[:-1], problem.Dv)
+    ordered = {"BNSD": (0, 1, 2, 3), "BSND": (0, 2, 1, 3), "TND": (1, 0, 2)}[problem.layout]
+    out = q.new_empty([shape[d] for d in ordered], dtype=problem.out_dtype)
     lse_dtype = reference.working_dtype(problem.dtype)
-    lse = q.new_empty((B, Hq, Sq) if problem.with_lse else (0,), dtype=lse_dtype)
+    lse = q.new_empty(q.shape[:-1] if problem.with_lse else (0,), dtype=lse_dtype)
     return out, lse
 
 
-@torch.library.custom_op("flashasc::attention_fwd", mutates_args=())
-def attention_fwd(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    causal: bool,
-    diagonal: int,
-    layout: str,
-    precision: str,
-    out_dtype: torch.dtype,
-    with_lse: bool,
-    impl: str,
-) -> tuple[Tensor, Tensor]:
-    """Attention of validated [B, H, S, D] views: out in the layout order; lse, or an empty [0]."""
-    problem = _problem(q, k, v, scale, causal, diagonal, layout, precision, out_dtype, with_lse)
-    plan = plan_attention(problem, impl)  # type: ignore[arg-type]
+@torch.library.custom_op("flashasc::attention_fwd", mutates_args=(), schema=_FORWARD)
+def attention_fwd(*args: Any) -> tuple[Tensor, Tensor]:
+    """Attention of validated views: out in the layout's order; lse, or an empty [0]."""
+    call = _lengths_known(_Call(*args))
+    q, k, v = call.q, call.k, call.v
+    problem = call.problem()
+    plan = plan_attention(problem, call.impl)
     out, lse = _empty_outputs(q, problem)
-    out_view = out if layout == "BNSD" else out.transpose(1, 2)
-    if problem.empty:
-        out.zero_()
-        lse.fill_(-torch.inf)
-    elif plan.route == "reference":
-        result, result_lse = reference.attention_fwd(q, k, v, problem)
+    out_view = heads_first(out, problem.layout)
+    # rows without a key are no matter for a kernel: at most their sinks have to be written
+    if plan.route == "reference" or problem.empty:
+        result, result_lse = reference.attention_fwd(q, k, v, problem, call.extras)
         out_view.copy_(result)
-        if with_lse:
+        if problem.with_lse:
             lse.copy_(result_lse)
     else:
         from .kernels.attention_fwd import launch_attention_fwd
@@ -84,7 +116,7 @@ def attention_fwd(
             k,
             v,
             out_view,
-            lse if with_lse else None,
+            lse if problem.with_lse else None,
             problem,
             plan.config,
             plan.target,
@@ -94,58 +126,67 @@ def attention_fwd(
 
 
 @attention_fwd.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    causal: bool,
-    diagonal: int,
-    layout: str,
-    precision: str,
-    out_dtype: torch.dtype,
-    with_lse: bool,
-    impl: str,
-) -> tuple[Tensor, Tensor]:
-    return _empty_outputs(
-        q, _problem(q, k, v, scale, causal, diagonal, layout, precision, out_dtype, with_lse)
-    )
+def _(*args: Any) -> tuple[Tensor, Tensor]:
+    call = _Call(*args)
+    return _empty_outputs(call.q, call.problem())
 
 
-@torch.library.custom_op("flashasc::attention_bwd", mutates_args=())
+@torch.library.custom_op("flashasc::attention_bwd", mutates_args=(), schema=_BACKWARD)
 def attention_bwd(
-    grad_out: Tensor,
-    grad_lse: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    scale: float,
-    causal: bool,
-    diagonal: int,
-    precision: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients (dq, dk, dv) of [B, H, S, D] views; plain PyTorch on every device."""
-    problem = _problem(q, k, v, scale, causal, diagonal, "BNSD", precision, out.dtype, True)
-    return reference.attention_bwd(grad_out, grad_lse, q, k, v, out, lse, problem)
+    grad_out: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, *args: Any
+) -> tuple[Tensor, ...]:
+    """Gradients of `attention_fwd`'s inputs, [0] where none is asked for; plain PyTorch.
+
+    Args:
+        grad_out, out: in the layout's order.
+        grad_lse, lse: as `attention_fwd` returns it.
+        *args: the arguments of `attention_fwd`; then which of q, k, v, bias, alibi_slopes and sinks
+            need a gradient.
+    """
+    *inputs, needs = args
+    call = _lengths_known(_Call(*inputs))
+    problem = call.problem()
+    grad_out, out = (heads_first(x, problem.layout) for x in (grad_out, out))
+    grads = reference.attention_bwd(
+        grad_out,
+        grad_lse,
+        call.q,
+        call.k,
+        call.v,
+        out,
+        lse,
+        problem,
+        call.extras,
+        reference.Needs(*needs),
+    )
+    return tuple(call.q.new_empty(0) if g is None else g for g in grads)
 
 
 @attention_bwd.register_fake
-def _(
-    grad_out: Tensor,
-    grad_lse: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    scale: float,
-    causal: bool,
-    diagonal: int,
-    precision: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+def _(grad_out: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, *args: Any) -> Any:
+    *inputs, needs = args
+    call = _Call(*inputs)
+    return tuple(
+        x.new_empty(x.shape) if need and x is not None else call.q.new_empty(0)
+        for x, need in zip(call.differentiable, needs, strict=True)
+    )
+
+
+def _lengths_known(call: _Call) -> _Call:
+    """The call with its largest lengths; those not given are read, which waits for the device."""
+    if call.layout != "TND":
+        return call
+    if call.max_seqlen_q is None:
+        call = call._replace(max_seqlen_q=_longest(call.cu_seqlens_q))
+    if call.max_seqlen_k is None:
+        call = call._replace(max_seqlen_k=_longest(call.cu_seqlens_k))
+    return call
+
+
+def _longest(cu_seqlens: Tensor | None) -> int:
+    assert cu_seqlens is not None
+    lengths = cu_seqlens.diff()
+    return max(int(lengths.max()), 0) if lengths.numel() else 0
 
 
 def _no_second_derivatives(ctx: Any, *grads: Tensor | None) -> None:
@@ -160,24 +201,24 @@ attention_bwd.register_autograd(_no_second_derivatives)
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, ctx.scale, ctx.causal, ctx.diagonal, ctx.layout, ctx.precision, *_ = inputs
-    ctx.save_for_backward(q, k, v, *output)
+    call = _Call(*inputs)
+    ctx.save_for_backward(*output, *call[:10])
+    ctx.facts = call[10:]
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
-    q, k, v, out, lse = ctx.saved_tensors
-    if grad_out is None and grad_lse is None:
-        return (None,) * 11
-    if grad_out is None:
-        grad_out = torch.zeros_like(out)
-    if ctx.layout == "BSND":
-        grad_out, out = grad_out.transpose(1, 2), out.transpose(1, 2)
-    grads = attention_bwd(
-        grad_out, grad_lse, q, k, v, out, lse, ctx.scale, ctx.causal, ctx.diagonal, ctx.precision
-    )
-    asked = (g if need else None for g, need in zip(grads, ctx.needs_input_grad, strict=False))
-    return (*asked, *(None,) * 8)
+    result: dict[str, Tensor] = {}
+    if grad_out is not None or grad_lse is not None:
+        out, lse, *tensors = ctx.saved_tensors
+        if grad_out is None:
+            grad_out = torch.zeros_like(out)
+        asked = dict(zip(_Call._fields, ctx.needs_input_grad, strict=True))
+        needs = [bool(asked[name]) for name in reference.Needs._fields]
+        grads = attention_bwd(grad_out, grad_lse, out, lse, *tensors, *ctx.facts, needs)
+        named = zip(reference.Needs._fields, grads, needs, strict=True)
+        result = {name: grad for name, grad, need in named if need}
+    return tuple(result.get(name) for name in _Call._fields)
 
 
 attention_fwd.register_autograd(_backward, setup_context=_save_for_backward)

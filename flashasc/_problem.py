@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
-Layout = Literal["BNSD", "BSND"]
-Precision = Literal["standard", "compensated"]
+Layout = Literal["BNSD", "BSND", "TND"]
+Precision = Literal["standard", "compensated", "high"]
+
+
+class Extras(NamedTuple):
+    """The tensors of a call beside q, k and v, as the caller gave them."""
+
+    mask: Tensor | None = None
+    """bool, broadcasts to [B, Hq, Sq, Sk]; True where a query may see a key."""
+    bias: Tensor | None = None
+    """Any float dtype, broadcasts to [B, Hq, Sq, Sk]."""
+    alibi_slopes: Tensor | None = None
+    """[Hq] or [B, Hq], any float dtype."""
+    sinks: Tensor | None = None
+    """[Hq], any float dtype, natural-log units."""
+    cu_seqlens_q: Tensor | None = None
+    """[B + 1] int32 or int64: where each packed sequence of queries starts, and the last ends."""
+    cu_seqlens_k: Tensor | None = None
+    """[B + 1] int32 or int64: the same of keys."""
+    kv_lens: Tensor | None = None
+    """[B] int32 or int64: how many keys of each sequence are valid."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +36,8 @@ class AttentionProblem:
     """One validated attention call.
 
     Sizes: B batch, Hq query heads, Hk key/value heads, Sq queries, Sk keys, D size of a query or
-    key, Dv size of a value.
+    key, Dv size of a value. In layout TND B is the number of sequences, and Sq and Sk are the
+    largest lengths that were announced, or the number of tokens where none was.
     """
 
     B: int
@@ -31,13 +52,36 @@ class AttentionProblem:
     device: torch.device
     layout: Layout
     causal: bool
+    """No query sees a key to the right of the one that it is aligned with."""
     diagonal: int
-    """Query i is aligned with key i + diagonal."""
+    """Query i is aligned with key i + diagonal; 0 in layout TND, see `bottom_right`."""
     scale: float
     precision: Precision
     with_lse: bool
     adjacent_columns: bool = True
     """The numbers of one head vector lie next to each other in q, k and v (last stride 1)."""
+    bottom_right: bool = True
+    """The last query is aligned with the last key (of each sequence), not the first with the
+    first."""
+    softcap: float | None = None
+    window_left: int | None = None
+    """How many keys to the left of the aligned one a query sees; None: all."""
+    window_right: int | None = None
+    """The same to the right; always None where `causal`, which hides them all."""
+    has_mask: bool = False
+    has_bias: bool = False
+    has_alibi: bool = False
+    has_sinks: bool = False
+    has_kv_lens: bool = False
+    tokens_q: int = 0
+    """Queries of all sequences of a packed batch; 0 in other layouts."""
+    tokens_k: int = 0
+    """Keys of all sequences of a packed batch; 0 in other layouts."""
+
+    @property
+    def packed(self) -> bool:
+        """Sequences lie one after another, without a batch dimension."""
+        return self.layout == "TND"
 
     @property
     def group(self) -> int:
@@ -45,11 +89,99 @@ class AttentionProblem:
         return self.Hq // self.Hk
 
     @property
+    def reach_right(self) -> int | None:
+        """How many keys to the right of the aligned one a query sees; None: all."""
+        return 0 if self.causal else self.window_right
+
+    @property
     def empty(self) -> bool:
         """Nothing to compute: no output element, or no key to attend to."""
-        return 0 in (self.B, self.Hq, self.Sq, self.Sk, self.Dv)
+        sizes = (self.B, self.Hq, self.Sq, self.Sk, self.Dv)
+        return 0 in sizes or (self.packed and 0 in (self.tokens_q, self.tokens_k))
 
 
-def columns_adjacent(*tensors: torch.Tensor) -> bool:
+def attention_problem(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    extras: Extras,
+    *,
+    scale: float,
+    softcap: float | None,
+    causal: bool,
+    bottom_right: bool,
+    window_left: int | None,
+    window_right: int | None,
+    layout: Layout,
+    precision: Precision,
+    out_dtype: torch.dtype,
+    with_lse: bool,
+    max_seqlen_q: int | None,
+    max_seqlen_k: int | None,
+) -> AttentionProblem:
+    """The facts of a call whose arguments are right.
+
+    Args:
+        q: [B, Hq, Sq, D] view, whatever the layout; [Hq, tokens, D] for layout TND.
+        k, v: likewise.
+        extras: the other tensors.
+        scale, ...: as the fields of `AttentionProblem`; the largest lengths as for
+            `flashasc.attention`.
+    """
+    tokens_q = tokens_k = 0
+    if layout == "TND":
+        assert extras.cu_seqlens_q is not None
+        B = extras.cu_seqlens_q.shape[0] - 1
+        tokens_q, tokens_k = q.shape[1], k.shape[1]
+        Sq = tokens_q if max_seqlen_q is None else max_seqlen_q
+        Sk = tokens_k if max_seqlen_k is None else max_seqlen_k
+    else:
+        B, Sq, Sk = q.shape[0], q.shape[2], k.shape[2]
+    return AttentionProblem(
+        B=B,
+        Hq=q.shape[-3],
+        Hk=k.shape[-3],
+        Sq=Sq,
+        Sk=Sk,
+        D=q.shape[-1],
+        Dv=v.shape[-1],
+        dtype=q.dtype,
+        out_dtype=out_dtype,
+        device=q.device,
+        layout=layout,
+        causal=causal,
+        diagonal=Sk - Sq if bottom_right and layout != "TND" else 0,
+        scale=scale,
+        precision=precision,
+        with_lse=with_lse,
+        adjacent_columns=columns_adjacent(q, k, v),
+        bottom_right=bottom_right,
+        softcap=softcap,
+        window_left=window_left,
+        window_right=window_right,
+        has_mask=extras.mask is not None,
+        has_bias=extras.bias is not None,
+        has_alibi=extras.alibi_slopes is not None,
+        has_sinks=extras.sinks is not None,
+        has_kv_lens=extras.kv_lens is not None,
+        tokens_q=tokens_q,
+        tokens_k=tokens_k,
+    )
+
+
+def heads_first(x: Tensor, layout: Layout) -> Tensor:
+    """View [B, H, S, D] of a tensor in its layout, or [H, tokens, D] of one in layout TND.
+
+    The same call turns such a view back.
+    """
+    match layout:
+        case "BSND":
+            return x.transpose(1, 2)
+        case "TND":
+            return x.transpose(0, 1)
+    return x
+
+
+def columns_adjacent(*tensors: Tensor) -> bool:
     """Whether the last stride is 1 in all tensors; one column has no neighbour to be apart from."""
     return all(tensor.stride(-1) == 1 or tensor.shape[-1] == 1 for tensor in tensors)

@@ -54,7 +54,6 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], tuple[str, ...]]] = {
     "layout": ({"layout": "SBHD"}, ValueError, ("layout", "BNSD", "BSND", "'SBHD'")),
     "layout in small letters": ({"layout": "bsnd"}, ValueError, ("layout", "BSND", "'bsnd'")),
     "layout is None": ({"layout": None}, TypeError, ("layout", "BNSD", "None")),
-    "packed": ({"layout": "TND"}, NotImplementedError, ("TND", "BSND")),
     "wrong layout": ({"layout": "BSND"}, ValueError, ("BSND", "[B, S, H, D]", 'layout="BNSD"')),
     "causal": ({"causal": 1}, TypeError, ("causal", "True or False", "int 1")),
     "causal is None": ({"causal": None}, TypeError, ("causal", "NoneType")),
@@ -71,7 +70,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], tuple[str, ...]]] = {
     "scale is complex": ({"scale": 1j}, TypeError, ("scale", "number", "complex 1j")),
     "scale is inf": ({"scale": float("inf")}, ValueError, ("scale", "finite", "inf")),
     "precision": ({"precision": "best"}, ValueError, ("precision", "compensated", "'best'")),
-    "precision to come": ({"precision": "high"}, NotImplementedError, ("high", "compensated")),
+    "high precision of float32": (
+        {"precision": "high"}, NotImplementedError, ("high", "float16", "float32", "compensated")
+    ),
     "out_dtype": (
         {"out_dtype": torch.float16}, ValueError, ("out_dtype", "float32", "float16", "Cast")
     ),
@@ -95,7 +96,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("entry", [flashasc.attention, flashasc.explain], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "entry", [flashasc.attention, flashasc.explain, flashasc.check], ids=lambda f: f.__name__
+)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistake_is_named(mistake: str, entry: Any) -> None:
     changes, error, named = MISTAKES[mistake]
@@ -115,7 +118,7 @@ def test_the_right_call_of_the_table_is_right() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["dropout_p", "mask", "is_causal", "attn_mask", "window", "enable_gqa", "softmax_scale"]
+    "name", ["dropout_p", "is_causal", "attn_mask", "window_size", "enable_gqa", "softmax_scale"]
 )
 def test_unknown_option_is_a_type_error(name: str) -> None:
     with pytest.raises(TypeError, match=name):
@@ -172,10 +175,10 @@ def test_columns_apart_on_an_npu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_dispatch, "require", lambda *a, **k: None)
     monkeypatch.setattr(_dispatch, "target_of", lambda device: npu)
     apart = KV.mT.contiguous().mT
-    problem = _validate.validate_attention(
-        Q, KV, apart, layout="BNSD", causal=False, causal_align="top_left", scale=None,
-        precision="standard", out_dtype=None, return_lse=False, impl="triton",
-    )  # fmt: skip
+    arguments = _validate.Arguments(
+        Q, KV, apart, causal_align="top_left", precision="standard", impl="triton"
+    )
+    problem = _validate.validate_attention(arguments)
     assert not problem.adjacent_columns
     on_npu = dataclasses.replace(problem, device=torch.device("cuda"))
     with pytest.raises(NotImplementedError, match=r"Ascend910B3.*last stride.*contiguous"):

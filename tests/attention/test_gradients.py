@@ -235,9 +235,13 @@ def test_no_log_sum_exp_is_computed_in_vain(kernel_route: Route) -> None:
     from flashasc import _ops
 
     q, k, v = normal(Case(Sq=5, Sk=5, D=16, dtype=FLOAT16), device=kernel_route.device)
-    arguments = (0.25, False, 0, "BNSD", "compensated", FLOAT16)
-    assert _ops.attention_fwd(q, k, v, *arguments, False, "triton")[1].numel() == 0
-    assert _ops.attention_fwd(q, k, v, *arguments, True, "triton")[1].shape == (1, 2, 5)
+    facts = (0.25, None, False, True, None, None, "BNSD", "compensated", FLOAT16)
+
+    def lse(asked: bool) -> Tensor:
+        return _ops.attention_fwd(q, k, v, *[None] * 7, *facts, asked, None, None, "triton")[1]
+
+    assert lse(False).numel() == 0
+    assert lse(True).shape == (1, 2, 5)
 
 
 def test_gradients_do_not_expand_grouped_heads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flashasc import reference
-from flashasc._validate import validate_attention
+from flashasc._validate import Arguments, validate_attention
 from flashasc.testing import Case, normal
 from tests.conftest import RunPython
 
@@ -34,10 +34,7 @@ class LargestTensor(TorchDispatchMode):
 def largest(case: Case, backward: bool) -> int:
     """Bytes of the largest tensor of a pass."""
     q, k, v = normal(case)
-    problem = validate_attention(
-        q, k, v, **case.options, precision="compensated", out_dtype=None, return_lse=True,
-        impl="reference",
-    )  # fmt: skip
+    problem = validate_attention(Arguments(q, k, v, **case.options, return_lse=True))
     out, lse = reference.attention_fwd(q, k, v, problem)
     with LargestTensor() as seen:
         if backward:

@@ -107,15 +107,12 @@ def test_gradients_are_written_completely(route: Route, lengths: tuple[int, int]
 
 def test_nothing_outside_the_output_is_written(kernel_route: Route) -> None:
     """The kernel given an output that lies inside a larger tensor."""
-    from flashasc._validate import validate_attention
+    from flashasc._validate import Arguments, validate_attention
     from flashasc.kernels.attention_fwd import launch_attention_fwd
 
     case = Case(B=2, Hq=4, Hk=2, Sq=70, Sk=300, D=64, Dv=40, dtype=FLOAT16)
     q, k, v = normal(case, device=kernel_route.device)
-    problem = validate_attention(
-        q, k, v, **case.options, precision="compensated", out_dtype=None, return_lse=True,
-        impl="triton",
-    )  # fmt: skip
+    problem = validate_attention(Arguments(q, k, v, **case.options, return_lse=True))
     plan = kernel_route.explain(q, k, v)
     out = torch.full((2, 4, 70, 40), -7.0, dtype=FLOAT16, device=q.device)
     for dim in (1, 2, 3):

@@ -89,7 +89,8 @@ def test_operator_checks_of_the_forward(
     if needs_grad:
         q, k, v = (x.requires_grad_() for x in (q, k, v))
     out_dtype = FLOAT32 if layout == "BSND" else dtype
-    arguments = (q, k, v, 0.25, True, 2, layout, "compensated", out_dtype, True, route.impl)
+    facts = (0.25, None, True, True, None, None, layout, "compensated", out_dtype, True)
+    arguments = (q, k, v, *[None] * 7, *facts, None, None, route.impl)
     torch.library.opcheck(_ops.attention_fwd, arguments)
 
 
@@ -98,8 +99,11 @@ def test_operator_checks_of_the_backward(with_grad_lse: bool) -> None:
     q, k, v = normal(Case(B=2, Hq=4, Hk=2, Sq=5, Sk=7, D=16, Dv=8))
     out, lse = flashasc.attention(q, k, v, return_lse=True)
     grad_lse = torch.randn_like(lse) if with_grad_lse else None
-    arguments = (torch.randn_like(out), grad_lse, q, k, v, out, lse, 0.25, False, 0, "compensated")
-    torch.library.opcheck(_ops.attention_bwd, arguments)
+    facts = (0.25, None, False, True, None, None, "BNSD", "compensated", FLOAT32, True)
+    inputs = (q, k, v, *[None] * 7, *facts, None, None, "reference")
+    needs = [True, False, True, False, False, False]
+    grads = (torch.randn_like(out), grad_lse)
+    torch.library.opcheck(_ops.attention_bwd, (*grads, out, lse, *inputs, needs))
 
 
 @pytest.mark.parametrize("autocast", [torch.bfloat16, torch.float16], ids=str)

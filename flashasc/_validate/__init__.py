@@ -1,0 +1,7 @@
+"""Everything a caller can get wrong, checked before anything is computed."""
+
+from .arguments import Arguments
+from .attention import validate_attention
+from .values import check_values
+
+__all__ = ["Arguments", "check_values", "validate_attention"]

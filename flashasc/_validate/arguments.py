@@ -1,0 +1,49 @@
+"""What a caller of `flashasc.attention` passed, before anybody looked at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .._problem import Extras
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of `flashasc.attention`, with its defaults; nothing is known of their types."""
+
+    q: Any
+    k: Any
+    v: Any
+    layout: Any = "BNSD"
+    causal: Any = False
+    causal_align: Any = "bottom_right"
+    scale: Any = None
+    window: Any = None
+    softcap: Any = None
+    mask: Any = None
+    bias: Any = None
+    alibi_slopes: Any = None
+    sinks: Any = None
+    cu_seqlens_q: Any = None
+    cu_seqlens_k: Any = None
+    max_seqlen_q: Any = None
+    max_seqlen_k: Any = None
+    kv_lens: Any = None
+    precision: Any = "compensated"
+    out_dtype: Any = None
+    return_lse: Any = False
+    impl: Any = "auto"
+
+    @property
+    def extras(self) -> Extras:
+        """The tensors beside q, k and v."""
+        return Extras(
+            self.mask,
+            self.bias,
+            self.alibi_slopes,
+            self.sinks,
+            self.cu_seqlens_q,
+            self.cu_seqlens_k,
+            self.kv_lens,
+        )
