@@ -77,27 +77,4 @@ def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
             f"the kernels for {target.arch} need q, k and v whose last stride is 1 (a head vector "
             "lies in one piece); make them so with .contiguous(), or use impl='reference'"
         )
-    missing = _not_in_kernels(problem)
-    if missing:
-        raise NotImplementedError(
-            f"the kernels for {target.arch} do not serve {', '.join(missing)} yet; use "
-            'impl="reference", which is plain PyTorch'
-        )
     return Plan(route, reason, target, choose(problem, target))
-
-
-def _not_in_kernels(problem: AttentionProblem) -> list[str]:
-    """The options of a call that no kernel knows."""
-    windowed = problem.window_left is not None or problem.window_right is not None
-    used = {
-        'layout="TND"': problem.packed,
-        "window": windowed,
-        "softcap": problem.softcap is not None,
-        "mask": problem.has_mask,
-        "bias": problem.has_bias,
-        "alibi_slopes": problem.has_alibi,
-        "sinks": problem.has_sinks,
-        "kv_lens": problem.has_kv_lens,
-        'precision="high"': problem.precision == "high",
-    }
-    return [name for name, is_used in used.items() if is_used]

@@ -108,7 +108,7 @@ def attention_fwd(*args: Any) -> tuple[Tensor, Tensor]:
         if problem.with_lse:
             lse.copy_(result_lse)
     else:
-        from .kernels.attention_fwd import launch_attention_fwd
+        from .kernels.attention_launch import launch_attention_fwd
 
         assert plan.config is not None and plan.target is not None
         launch_attention_fwd(
@@ -118,6 +118,7 @@ def attention_fwd(*args: Any) -> tuple[Tensor, Tensor]:
             out_view,
             lse if problem.with_lse else None,
             problem,
+            call.extras,
             plan.config,
             plan.target,
             plan.route,

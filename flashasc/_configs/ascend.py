@@ -41,6 +41,8 @@ _SHAPES: tuple[
     (A2_A3, _16_BIT, "compensated", {64: (64, 256), 128: (64, 256), 256: (32, 128)}),
     (A2_A3, _32_BIT, "standard", {64: (64, 256), 128: (64, 256), 256: (64, 128)}),
     (A2_A3, _32_BIT, "compensated", {64: (64, 256), 128: (64, 256), 256: (32, 128)}),
+    (A2_A3, _16_BIT, "high", {64: (64, 128), 128: (64, 128), 256: (32, 64)}),
+    (A5, _16_BIT, "high", {64: (64, 128), 128: (64, 64), 256: (32, 64)}),
     (A5, _16_BIT, "standard", {64: (64, 256), 128: (64, 256), 256: (64, 128)}),
     (A5, _16_BIT, "compensated", {64: (64, 128), 128: (64, 128), 256: (32, 128)}),
     (A5, _32_BIT, "standard", {64: (64, 256), 128: (64, 256), 256: (64, 64)}),
@@ -58,7 +60,7 @@ TILES = tuple(
         head_blocks=HEAD_BLOCKS,
         segment=1 if precision == "standard" else max(1, _SEGMENT_KEYS // block_n),
         # the compiler makes an exp2 out of an exp and a multiplication
-        natural_exp=dtype != torch.float32,
+        natural_exp=dtype != torch.float32 and precision != "high",
         source=_SOURCE,
     )
     for targets, dtypes, precision, shapes in _SHAPES

@@ -46,4 +46,5 @@ TILES = tuple(
     for dtype, precision, max_head in product(
         (torch.float16, torch.bfloat16, torch.float32), get_args(Precision), (64, 128, 256)
     )
+    if not (precision == "high" and dtype == torch.float32)
 )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-import torch
 import triton
 import triton.language as tl
 
@@ -20,14 +17,7 @@ from blocks.softmax import (
     online_update,
 )
 
-from .._configs import TileConfig
-from .._problem import AttentionProblem, Extras
-from .._target import Target
 from .attention_scores import adjusted, banded, masked
-from .launch import Route, launch
-
-Spread = Literal["none", "full", "columns", "rows", "one"]
-"""Over what a mask or bias is given: every pair of query and key, keys alone, queries alone, ..."""
 
 
 @triton.jit
@@ -218,7 +208,7 @@ def _attention_fwd_tile(
         "Hq", "group", "Sq", "Sk", "diagonal", "window_left", "window_right", "tiles_m", "tasks",
     ]
 )  # fmt: skip
-def _attention_fwd_kernel(
+def attention_fwd_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr, sinks_ptr,
     kv_lens_ptr, cu_q_ptr, cu_k_ptr, scale, cap,
     stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
@@ -274,179 +264,3 @@ def _attention_fwd_kernel(
             METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
             WIDE,
         )  # fmt: skip
-
-
-def kernel_constants(
-    problem: AttentionProblem, config: TileConfig, *, mask: Spread, bias: Spread, wide: bool
-) -> dict[str, Any]:
-    """The kernel's constexpr arguments, by name, for one problem and one row of the tile table.
-
-    Args:
-        problem: the facts of the call.
-        config: the row.
-        mask, bias: over what these are spread out, see `blocks.layout.load_spread`.
-        wide: strides need 64 bits.
-    """
-    compensated = "kahan" if config.segment == 1 else "segment"
-    return {
-        "D": problem.D,
-        "Dv": problem.Dv,
-        "BLOCK_D": config.columns(problem.D),
-        "BLOCK_DV": config.columns(problem.Dv),
-        "BLOCK_M": config.block_m,
-        "BLOCK_N": config.block_n,
-        "BOUND_LEFT": problem.window_left is not None,
-        "BOUND_RIGHT": problem.reach_right is not None,
-        "MASK": mask,
-        "BIAS": bias,
-        "ALIBI": problem.has_alibi,
-        "SOFTCAP": problem.softcap is not None,
-        "SINKS": problem.has_sinks,
-        "KV_LENS": problem.has_kv_lens,
-        "PACKED": problem.packed,
-        "BOTTOM_RIGHT": problem.bottom_right,
-        "METHOD": "plain" if problem.precision == "standard" else compensated,
-        "SPLIT": problem.precision == "high",
-        "SEGMENT": config.segment,
-        "WITH_LSE": problem.with_lse,
-        "NATURAL": config.natural_exp,
-        "COMP_DTYPE": tl.bfloat16 if config.comp_dtype == torch.bfloat16 else tl.float32,
-        "DOT_PRECISION": config.dot_precision,
-        "SPLIT_LOOP": config.split_loop,
-        "WIDE": wide,
-        "CORE_LOOP": config.core_loop,
-    }
-
-
-def kernel_signature(problem: AttentionProblem) -> dict[str, str]:
-    """Triton types of the kernel's runtime arguments, by name.
-
-    As `launch_attention_fwd` passes them for tensors whose strides and sizes fit in 32 bits, and
-    for a bias, slopes and sinks in float32 and lengths in int32.
-    """
-    dtype = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
-    types = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), f"*{dtype[problem.dtype]}")
-    types |= dict.fromkeys(("lse_ptr", "bias_ptr", "alibi_ptr", "sinks_ptr"), "*fp32")
-    types |= dict.fromkeys(("kv_lens_ptr", "cu_q_ptr", "cu_k_ptr"), "*i32")
-    types |= {"out_ptr": f"*{dtype[problem.out_dtype]}", "mask_ptr": "*u8"}
-    types |= {"scale": "fp32", "cap": "fp32"}
-    constants = {p.name for p in _attention_fwd_kernel.params if p.is_constexpr}
-    return {
-        name: types.get(name, "i32")
-        for name in _attention_fwd_kernel.arg_names
-        if name not in constants
-    }
-
-
-def launch_attention_fwd(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor | None,
-    problem: AttentionProblem,
-    extras: Extras,
-    config: TileConfig,
-    target: Target,
-    route: Route,
-) -> None:
-    """Write the attention output, and its log-sum-exp unless `lse` is None.
-
-    Args:
-        q: [B, Hq, Sq, D], or [Hq, tokens, D] where packed; any strides.
-        k: [B, Hk, Sk, D], or [Hk, tokens, D] where packed; any strides.
-        v: [B, Hk, Sk, Dv], or [Hk, tokens, Dv] where packed; any strides.
-        out: [B, Hq, Sq, Dv], or [Hq, tokens, Dv] where packed; any strides. Every element is
-            written; where packed, those of a sequence.
-        lse: [B, Hq, Sq], or [Hq, tokens] where packed; fp32, contiguous, natural-log units.
-        problem: the facts of the call; not empty.
-        extras: the other tensors.
-        config, target, route: what the dispatcher chose.
-    """
-    tiles_m = triton.cdiv(problem.Sq, config.block_m)
-    tasks = problem.B * problem.Hq * tiles_m
-    heads = [x.unsqueeze(0) if problem.packed else x for x in (q, k, v, out)]
-    letters = (("q", "bhmd"), ("k", "bhnd"), ("v", "bhnd"), ("o", "bhmd"))
-    strides = {
-        f"stride_{letter}{dim}": 0 if problem.packed and dim == "b" else stride
-        for (letter, dims), tensor in zip(letters, heads, strict=True)
-        for dim, stride in zip(dims, tensor.stride(), strict=True)
-    }
-    # a single column may come with any stride; known to be 1, it costs nothing
-    strides |= {
-        f"stride_{letter}d": 1
-        for (letter, _), tensor in zip(letters, heads, strict=True)
-        if tensor.shape[-1] == 1
-    }
-    mask, mask_spread = _spread_out(extras.mask, problem)
-    bias, bias_spread = _spread_out(extras.bias, problem)
-    for name, tensor in (("mask", mask), ("bias", bias)):
-        steps = tensor.stride() if tensor is not None else (0, 0, 0, 0)
-        strides |= {f"stride_{name}_{dim}": s for dim, s in zip("bhmn", steps, strict=True)}
-    slopes = extras.alibi_slopes
-    rows = lse.unsqueeze(0) if lse is not None and problem.packed else lse
-    strides |= {
-        "stride_lse_b": 0 if rows is None or problem.packed else rows.stride(0),
-        "stride_lse_h": 0 if rows is None else rows.stride(1),
-        "stride_alibi_b": slopes.stride(0) if slopes is not None and slopes.dim() == 2 else 0,
-        "stride_alibi_h": 0 if slopes is None else slopes.stride(-1),
-        "stride_sinks_h": 0 if extras.sinks is None else extras.sinks.stride(0),
-    }
-    within = [stride for x in (*heads, mask, bias) if x is not None for stride in x.stride()[2:]]
-    wide = max(map(abs, within)) * 2 * max(config.block_m, config.block_n, 256) >= 2**31
-    unit = 1.0 if config.natural_exp else LOG2E.value
-    cap = problem.softcap
-    args = {
-        "q_ptr": q, "k_ptr": k, "v_ptr": v, "out_ptr": out, "lse_ptr": lse,
-        "mask_ptr": None if mask is None else mask.view(torch.uint8), "bias_ptr": bias,
-        "alibi_ptr": slopes, "sinks_ptr": extras.sinks, "kv_lens_ptr": extras.kv_lens,
-        "cu_q_ptr": extras.cu_seqlens_q, "cu_k_ptr": extras.cu_seqlens_k,
-        # with a cap scores are first its shares
-        "scale": problem.scale * unit if cap is None else problem.scale / cap,
-        "cap": 0.0 if cap is None else cap * unit,
-        **strides,
-        "Hq": problem.Hq, "group": problem.group,
-        "Sq": problem.tokens_q if problem.packed else problem.Sq,
-        "Sk": problem.tokens_k if problem.packed else problem.Sk,
-        "diagonal": problem.diagonal,
-        "window_left": _reach(problem.window_left), "window_right": _reach(problem.reach_right),
-        "tiles_m": tiles_m, "tasks": tasks,
-    }  # fmt: skip
-    if problem.packed:
-        # tokens that belong to no sequence
-        out.zero_()
-        if lse is not None:
-            lse.fill_(-torch.inf)
-    launch(
-        _attention_fwd_kernel,
-        min(tasks, target.cores) if config.core_loop else tasks,
-        args,
-        kernel_constants(problem, config, mask=mask_spread, bias=bias_spread, wide=wide),
-        route=route,
-        device=problem.device,
-        arch=target.arch,
-        options=config.compiler_options(),
-    )
-
-
-def _spread_out(
-    tensor: torch.Tensor | None, problem: AttentionProblem
-) -> tuple[torch.Tensor | None, Spread]:
-    """A mask or bias as [B, Hq, Sq, Sk], broadcast without a copy, and what it is spread over."""
-    if tensor is None:
-        return None, "none"
-    over_rows = tensor.dim() < 2 or tensor.shape[-2] == 1
-    over_columns = tensor.dim() < 1 or tensor.shape[-1] == 1
-    spread: dict[tuple[bool, bool], Spread] = {
-        (False, False): "full",
-        (True, False): "columns",
-        (False, True): "rows",
-        (True, True): "one",
-    }
-    shape = (problem.B, problem.Hq, problem.Sq, problem.Sk)
-    return tensor.expand(shape), spread[over_rows, over_columns]
-
-
-def _reach(keys: int | None) -> int:
-    """A window's reach as an int32 that can be added to a diagonal; 0 where there is no bound."""
-    return 0 if keys is None else min(keys, 2**30)
