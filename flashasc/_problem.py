@@ -84,6 +84,18 @@ class AttentionProblem:
         return self.layout == "TND"
 
     @property
+    def score_options(self) -> frozenset[str]:
+        """The options in use that a kernel pays for in every tile of scores."""
+        used = {
+            "window": self.window_left is not None or self.window_right is not None,
+            "softcap": self.softcap is not None,
+            "mask": self.has_mask,
+            "bias": self.has_bias,
+            "alibi": self.has_alibi,
+        }
+        return frozenset(name for name, is_used in used.items() if is_used)
+
+    @property
     def group(self) -> int:
         """Query heads that share one key/value head."""
         return self.Hq // self.Hk

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent / "blocks"))
 import compensated_kernels
 import gemm_kernels
 import layout_kernels
+import scores_kernels
 import softmax_kernels
 
 BlockCase = tuple[Any, dict[str, str], dict[str, object]]
@@ -50,9 +51,21 @@ BLOCK_CASES: dict[str, BlockCase] = {
     "store_rows": _case(layout_kernels.rows_kernel, {"N": 64}),
     "masking": _case(layout_kernels.predicates_kernel, {"M": 32, "N": 64}),
     "key_range": _case(
-        layout_kernels.ranges_kernel, {}, cases_ptr="*i32", full_ptr="*i32", causal_ptr="*i32"
+        layout_kernels.ranges_kernel,
+        {"BOUND_LEFT": True, "BOUND_RIGHT": True},
+        cases_ptr="*i32",
+        out_ptr="*i32",
     ),
+    "sequence": _case(layout_kernels.sequence_kernel, {}, cu_ptr="*i64", out_ptr="*i32"),
+    "soft_cap": _case(scores_kernels.cap_kernel, {"N": 256}, cap="fp32"),
+    "distance": _case(scores_kernels.distance_kernel, {"M": 32, "N": 64}),
+    "add_sink": _case(scores_kernels.sink_kernel, {**_STATE, "WHOLE": True, "NATURAL": False}),
 }
+for _spread in ("full", "columns", "rows", "one"):
+    BLOCK_CASES[f"load_spread-{_spread}"] = _case(
+        layout_kernels.spread_kernel,
+        {"SPREAD": _spread, "ROWS": 32, "COLS": 64, "WIDE": False, "stride_col": 1},
+    )
 for _method, _dtype in (("plain", "fp16"), ("kahan", "bf16"), ("kahan", "fp32")):
     BLOCK_CASES[f"accumulate_product-{_method}-{_dtype}"] = _case(
         gemm_kernels.sums_kernel,

@@ -13,8 +13,8 @@ __all__ = ["TileConfig", "choose", "fits"]
 def choose(problem: AttentionProblem, target: Target) -> TileConfig:
     """The first row of the target's table that serves the problem.
 
-    The choice depends on dtype, precision and head sizes alone, never on the batch: results are
-    batch-invariant.
+    The choice depends on dtype, precision, head sizes and options alone, never on the batch or on
+    lengths: results are batch-invariant.
 
     Raises:
         NotImplementedError: no row for this target or head size.
@@ -44,4 +44,5 @@ def fits(row: TileConfig, problem: AttentionProblem) -> bool:
         row.dtype == problem.dtype
         and row.precision == problem.precision
         and max(problem.D, problem.Dv) <= row.max_head
+        and problem.score_options <= row.options
     )

@@ -11,7 +11,7 @@ from typing import get_args
 import torch
 
 from .._problem import Precision
-from .tile import TileConfig
+from .tile import SCORE_OPTIONS, TileConfig
 
 _TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 _SOURCE = "compiles with Triton 3.6.0 for every target; runs on an H200 (sm_90); not tuned"
@@ -32,6 +32,7 @@ def _row(dtype: torch.dtype, precision: Precision, max_head: int) -> TileConfig:
         block_m=block_m,
         block_n=block_n,
         source=_SOURCE,
+        options=SCORE_OPTIONS,
         # half the registers, and it only has to carry the bits below the accumulator's last
         comp_dtype=torch.bfloat16,
         core_loop=False,

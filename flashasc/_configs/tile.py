@@ -9,11 +9,16 @@ import torch
 from .._problem import Precision
 
 
+SCORE_OPTIONS = frozenset({"window", "softcap", "mask", "bias", "alibi"})
+"""Every score option, see `AttentionProblem.score_options`."""
+
+
 @dataclass(frozen=True)
 class TileConfig:
     """One row of a tile table.
 
-    A row serves problems of its dtype and precision whose D and Dv are at most `max_head`.
+    A row serves problems of its dtype and precision whose D and Dv are at most `max_head`, and which
+    use no other score options than its own.
     """
 
     targets: tuple[str, ...]
@@ -27,6 +32,8 @@ class TileConfig:
     """Keys of a tile."""
     source: str
     """Where the row comes from: what was measured or compiled, and with which version."""
+    options: frozenset[str] = frozenset()
+    """The score options (see `AttentionProblem.score_options`) that the row has room for."""
     head_blocks: tuple[int, ...] = (16, 32, 64, 128, 256)
     """Columns that a tile of head vectors may have."""
     comp_dtype: torch.dtype = torch.float32

@@ -5,8 +5,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.layout import advance, load_tile, store_rows, store_tile, tile_offsets
-from blocks.masking import causal, key_range, within
+from blocks.layout import (
+    advance,
+    load_spread,
+    load_tile,
+    sequence,
+    store_rows,
+    store_tile,
+    tile_offsets,
+)
+from blocks.masking import causal, key_range, not_before, within
 
 
 @triton.jit
@@ -67,28 +75,71 @@ def copy_kernel(
 
 
 @triton.jit
+def begin_kernel(
+    x_ptr, out_ptr, row_start, row_begin, row_end, stride_row, COLS: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr,
+):  # fmt: skip
+    """load_tile of the rows from row_begin on, into out, [BLOCK_ROWS, BLOCK_COLS] contiguous."""
+    tile = load_tile(
+        x_ptr, row_start, row_end, stride_row, 1, COLS, BLOCK_ROWS, BLOCK_COLS, True, False,
+        row_begin, True,
+    )  # fmt: skip
+    at = tl.arange(0, BLOCK_ROWS)[:, None] * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
+    tl.store(out_ptr + at, tile)
+
+
+@triton.jit
+def spread_kernel(
+    x_ptr, out_ptr, row_start, row_end, col_start, col_end, stride_row, stride_col,
+    SPREAD: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """load_spread, broadcast, into out, [ROWS, COLS] contiguous."""
+    tile = load_spread(
+        x_ptr, row_start, row_end, col_start, col_end, stride_row, stride_col, SPREAD, ROWS, COLS,
+        WIDE,
+    )  # fmt: skip
+    at = tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :]
+    tl.store(out_ptr + at, tl.broadcast_to(tile, (ROWS, COLS)))
+
+
+@triton.jit
+def sequence_kernel(cu_ptr, out_ptr, sequences, tokens):
+    """Sequence of each index into out, [sequences, 2] (begin, length)."""
+    for index in range(0, sequences):
+        begin, length = sequence(cu_ptr, index, tokens)
+        tl.store(out_ptr + 2 * index, begin)
+        tl.store(out_ptr + 2 * index + 1, length)
+
+
+@triton.jit
 def predicates_kernel(
-    causal_ptr, within_ptr, row_start, key_start, diagonal, end, M: tl.constexpr, N: tl.constexpr
-):
-    """causal into [M, N] and within into [N], as fp32 0 and 1."""
+    causal_ptr, before_ptr, within_ptr, row_start, key_start, diagonal, end,
+    M: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """Causal and not_before into [M, N], within into [N], as fp32 0 and 1."""
     offs_m = row_start + tl.arange(0, M)
     offs_n = key_start + tl.arange(0, N)
     at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
     tl.store(causal_ptr + at, tl.where(causal(offs_m, offs_n, diagonal), 1.0, 0.0))
+    tl.store(before_ptr + at, tl.where(not_before(offs_m, offs_n, diagonal), 1.0, 0.0))
     tl.store(within_ptr + tl.arange(0, N), tl.where(within(offs_n, end), 1.0, 0.0))
 
 
 @triton.jit
-def ranges_kernel(cases_ptr, full_ptr, causal_ptr, cases):
-    """key_range of (row_start, row_end, Sk, diagonal) rows into [cases, 2]: plain and CAUSAL."""
+def ranges_kernel(
+    cases_ptr, out_ptr, cases, BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr
+):
+    """key_range of (row_start, row_end, Sk, first, last) into [cases, 4]."""
     for case in range(0, cases):
-        row_start = tl.load(cases_ptr + 4 * case)
-        row_end = tl.load(cases_ptr + 4 * case + 1)
-        Sk = tl.load(cases_ptr + 4 * case + 2)
-        diagonal = tl.load(cases_ptr + 4 * case + 3)
-        by_all, by_any = key_range(row_start, row_end, Sk, diagonal, False)
-        tl.store(full_ptr + 2 * case, by_all)
-        tl.store(full_ptr + 2 * case + 1, by_any)
-        by_all, by_any = key_range(row_start, row_end, Sk, diagonal, True)
-        tl.store(causal_ptr + 2 * case, by_all)
-        tl.store(causal_ptr + 2 * case + 1, by_any)
+        row_start = tl.load(cases_ptr + 5 * case)
+        row_end = tl.load(cases_ptr + 5 * case + 1)
+        Sk = tl.load(cases_ptr + 5 * case + 2)
+        first = tl.load(cases_ptr + 5 * case + 3)
+        last = tl.load(cases_ptr + 5 * case + 4)
+        begin, all_begin, all_end, end = key_range(
+            row_start, row_end, Sk, first, last, BOUND_LEFT, BOUND_RIGHT
+        )
+        tl.store(out_ptr + 4 * case, begin)
+        tl.store(out_ptr + 4 * case + 1, all_begin)
+        tl.store(out_ptr + 4 * case + 2, all_end)
+        tl.store(out_ptr + 4 * case + 3, end)

@@ -12,7 +12,16 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from block_device import Device
 from hostile_numbers import normals
-from layout_kernels import copy_kernel, load_kernel, offsets_kernel, rows_kernel, store_kernel
+from layout_kernels import (
+    begin_kernel,
+    copy_kernel,
+    load_kernel,
+    offsets_kernel,
+    rows_kernel,
+    sequence_kernel,
+    spread_kernel,
+    store_kernel,
+)
 from torch import Tensor
 
 ROWS, COLS = 16, 32
@@ -208,3 +217,56 @@ def test_tiles_across_more_than_32_bits(fast_device: Device, tmp_path: Path, str
     }
     fast_device.launch(load_kernel, args, constants)
     assert torch.equal(last[0, :cols], huge[0, 0, -1])
+
+
+@pytest.mark.parametrize("row_begin", [0, 5, 8, 13, 40])
+def test_rows_before_the_first_are_not_read(device: Device, row_begin: int) -> None:
+    x = torch.full((64, COLS), math.nan)
+    x[row_begin:20] = normals(max(20 - row_begin, 0), COLS, seed=1)
+    (tile,) = device.run(
+        begin_kernel,
+        {"x_ptr": x, "row_start": 8, "row_begin": row_begin, "row_end": 20, "stride_row": COLS},
+        {"out_ptr": (ROWS, COLS)}, COLS=COLS, BLOCK_ROWS=ROWS, BLOCK_COLS=COLS,
+    )  # fmt: skip
+    rows = torch.arange(8, 8 + ROWS)[:, None]
+    seen = (rows >= row_begin) & (rows < 20)
+    assert torch.equal(tile, torch.where(seen, x[8 : 8 + ROWS], 0.0))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("spread", ["full", "columns", "rows", "one"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8], ids=str)
+def test_load_spread(device: Device, dtype: torch.dtype, spread: str, wide: bool) -> None:
+    shape = {"full": (20, 40), "columns": (1, 40), "rows": (20, 1), "one": (1, 1)}[spread]
+    x = (normals(*shape, seed=2) * 50).abs().to(dtype).expand(20, 40)
+    stored = x[: shape[0], : shape[1]].contiguous()
+    steps = [n if size > 1 else 0 for n, size in zip(stored.stride(), shape, strict=True)]
+    args = {
+        "x_ptr": stored, "row_start": 8, "row_end": 20, "col_start": 16, "col_end": 40,
+        "stride_row": steps[0], "stride_col": steps[1],
+    }  # fmt: skip
+    (tile,) = device.run(
+        spread_kernel, args, {"out_ptr": (ROWS, COLS)}, SPREAD=spread, ROWS=ROWS, COLS=COLS,
+        WIDE=wide,
+    )  # fmt: skip
+    height, width = 20 - 8, 40 - 16
+    assert torch.equal(tile[:height, :width], x[8:20, 16:40].float())
+    if spread in ("full", "rows"):
+        assert (tile[height:] == 0).all()
+    if spread in ("full", "columns"):
+        assert (tile[:, width:] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_sequences_stay_within_their_tokens(device: Device, dtype: torch.dtype) -> None:
+    cu = torch.tensor([0, 7, 7, 30, 12, -5, 2**31 - 1, 40], dtype=dtype)
+    if dtype == torch.int64:
+        cu[-2] = 2**40 + 3
+    tokens, n = 50, len(cu) - 1
+    (found,) = device.run(
+        sequence_kernel, {"cu_ptr": cu, "sequences": n, "tokens": tokens}, {"out_ptr": (n, 2)},
+        dtype=torch.int32,
+    )  # fmt: skip
+    inside = cu.clamp(0, tokens).tolist()
+    expected = [[a, max(b - a, 0)] for a, b in zip(inside[:-1], inside[1:], strict=True)]
+    assert found.tolist() == expected

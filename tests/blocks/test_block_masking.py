@@ -33,30 +33,41 @@ def test_predicates(
     device: Device, row_start: int, key_start: int, diagonal: int, end: int
 ) -> None:
     args = {"row_start": row_start, "key_start": key_start, "diagonal": diagonal, "end": end}
-    shapes = {"causal_ptr": (M, N), "within_ptr": (N,)}
-    causal, within = device.run(predicates_kernel, args, shapes, M=M, N=N)
+    shapes = {"causal_ptr": (M, N), "before_ptr": (M, N), "within_ptr": (N,)}
+    causal, before, within = device.run(predicates_kernel, args, shapes, M=M, N=N)
     rows, keys = row_start + torch.arange(M), key_start + torch.arange(N)
     assert torch.equal(causal.bool(), keys[None, :] <= rows[:, None] + diagonal)
+    assert torch.equal(before.bool(), keys[None, :] >= rows[:, None] + diagonal)
     assert torch.equal(within.bool(), keys < end)
 
 
-def test_key_range(device: Device) -> None:
-    starts, heights, keys = (0, 5, 16, 60), (1, 3, 16), (0, 1, 17, 64)
+@pytest.mark.parametrize("left, right", [*itertools.product([False, True], repeat=2)])
+def test_key_range(device: Device, left: bool, right: bool) -> None:
+    starts, heights, keys = (0, 5, 60), (0, 1, 3, 16), (0, 1, 17, 64)
     cases = [
-        (start, start + height, Sk, diagonal)
+        (start, start + height, Sk, first, first + width)
         for start, height, Sk in itertools.product(starts, heights, keys)
-        for diagonal in (-70, -17, -1, 0, 1, 30, 1000)
+        for first in (-70, -17, -1, 0, 30, 1000)
+        for width in (0, 2, 40)
     ]
     table = torch.tensor(cases, dtype=torch.int32)
-    shapes = dict.fromkeys(("full_ptr", "causal_ptr"), (len(cases), 2))
-    full, causal = device.run(
-        ranges_kernel, {"cases_ptr": table, "cases": len(cases)}, shapes, dtype=torch.int32
-    )
-    for case, found_full, found_causal in zip(cases, full.tolist(), causal.tolist(), strict=True):
-        row_start, row_end, Sk, diagonal = case
-        rows, positions = torch.arange(row_start, row_end), torch.arange(Sk)
-        visible = positions[None, :] <= rows[:, None] + diagonal
-        # visible keys are a prefix of each row, so that counting them is enough
-        counted = [int(visible.all(0).sum()), int(visible.any(0).sum())]
-        assert found_causal == counted, case
-        assert found_full == [Sk, Sk], case
+    (found,) = device.run(
+        ranges_kernel, {"cases_ptr": table, "cases": len(cases)}, {"out_ptr": (len(cases), 4)},
+        dtype=torch.int32, BOUND_LEFT=left, BOUND_RIGHT=right,
+    )  # fmt: skip
+    for case, (begin, all_begin, all_end, end) in zip(cases, found.tolist(), strict=True):
+        row_start, row_end, Sk, first, last = case
+        rows, positions = torch.arange(row_start, row_end)[:, None], torch.arange(Sk)[None, :]
+        visible = torch.ones(len(rows), Sk, dtype=torch.bool)
+        if left:
+            visible &= positions >= rows + first
+        if right:
+            visible &= positions <= rows + last
+        assert 0 <= begin <= end <= Sk, case
+        assert begin <= all_begin, case
+        assert all_end <= end, case
+        seen = visible.any(0).nonzero().flatten().tolist()
+        # exactly the keys that some row sees: no tile is visited for nothing
+        assert list(range(begin, end)) == seen, case
+        by_all = visible.all(0) if len(rows) else torch.zeros(Sk, dtype=torch.bool)
+        assert list(range(all_begin, all_end)) == by_all.nonzero().flatten().tolist(), case
