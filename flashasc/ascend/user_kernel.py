@@ -101,7 +101,7 @@ def load_kernel(where: str, signature: str, constants: Sequence[str] = ()) -> Us
     fixed = defaults(kernel) | read_constants(kernel, constants)
     types, divisible, ones = read_signature(kernel, signature, fixed)
     if missing := [p.name for p in kernel.params if p.is_constexpr and p.name not in fixed]:
-        options = " ".join(f"--const {name}=..." for name in missing)
+        options = " ".join(f"--const {name}=VALUE" for name in missing)
         raise ValueError(
             f"constants: no value for the constexpr {', '.join(missing)} of {kernel_name}; give "
             f"each: {options}{_tried.get(_key(kernel)) or _tuning(found)}"

@@ -31,7 +31,10 @@ def rms_norm(
 
 
 @triton.jit
-def softmax_kernel(output_ptr, input_ptr, row_stride, n_rows, n_cols, XBLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr):  # fmt: skip  # noqa: E501
+def softmax_kernel(
+    output_ptr, input_ptr, row_stride, n_rows, n_cols,
+    XBLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
     """The rows' softmax, XBLOCK rows at a time."""
     pid = tl.program_id(0)
     for start in range(pid * XBLOCK, n_rows, tl.num_programs(0) * XBLOCK):
@@ -57,7 +60,8 @@ def matmul_kernel(
     a_ptr, b_ptr, c_ptr,
     M, N, K,
     stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, ACTIVATION: tl.constexpr = "",
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    ACTIVATION: tl.constexpr = "",
 ):  # fmt: skip
     """c = activation(a @ b)."""
     pid = tl.program_id(0)
