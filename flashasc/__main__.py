@@ -10,10 +10,11 @@ def main() -> None:
     try:
         from flashasc.workbench.cli import app
     except ModuleNotFoundError as error:
-        if error.name not in ("typer", "rich"):
+        package = (error.name or "").partition(".")[0]
+        if package not in ("typer", "rich"):
             raise
         print(
-            f"the command line needs {error.name}, which is not installed; "
+            f"the command line needs {package}, which is not installed; "
             "run: pip install 'flashasc[offline]'",
             file=sys.stderr,
         )

@@ -21,6 +21,7 @@ from pathlib import Path
 from flashasc.ascend import hivm as hivm_text
 from flashasc.ascend import report as reports
 from flashasc.ascend.frontend import Lowered
+from flashasc.ascend.library import undefined_library_calls
 from flashasc.ascend.plan import MemoryUse, memory_use
 from flashasc.ascend.report import CompileReport
 from flashasc.ascend.toolchain import ToolchainError, bishengir_tool, family, versions
@@ -58,7 +59,7 @@ cp "$1" "$FLASHASC_HIVM_TEXT"
 """
 
 # Raised whenever a cached report would come out differently from the same compiler's output.
-_CACHE_FORMAT = 2
+_CACHE_FORMAT = 3
 
 
 def compile_kernel(
@@ -163,9 +164,11 @@ def _run(
         log = log.strip()
         memory: dict[str, MemoryUse] = {}
         work_per_iteration: Workload | None = None
+        undefined: tuple[str, ...] = ()
         if returncode == 0:
             compiler = f"{tool.name} {version}"
             memory = _memory(lowered, hivm, compiler, log)
+            undefined = undefined_library_calls(hivm.read_text(errors="replace"), lowered.arch)
             work_per_iteration = _workload(lowered, functions, compiler, log)
     return CompileReport(
         kernel_name=lowered.kernel_name,
@@ -180,6 +183,7 @@ def _run(
         seconds=round(seconds, 3),
         log=log,
         workload=work_per_iteration,
+        undefined_calls=undefined,
     )
 
 

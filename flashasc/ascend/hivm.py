@@ -36,7 +36,7 @@ def split_dumps(output: str) -> tuple[str, dict[str, str]]:
             body, end, tail = tail.partition("\n}\n")
             head += "\n" + body + end
         if name := _NAME.search(head):
-            functions[name[1]] = head
+            functions[name[1]] = head.rstrip()
         rest.append(tail.lstrip("\n"))
     return "".join(rest), functions
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flashasc.ascend.plan import MemoryUse
+from flashasc.ascend.toolchain import family
 from flashasc.ascend.workload import Workload
 
 _OVERFLOW = re.compile(
@@ -48,6 +49,8 @@ class CompileReport:
         seconds: how long it took, when it ran.
         log: all it printed.
         workload: what one iteration of its main loop does; None unless it succeeded.
+        undefined_calls: library functions that it calls and that the device library in the
+            compiler's wheel does not define.
         cached: whether this report was read from disk. Not part of equality.
     """
 
@@ -63,16 +66,27 @@ class CompileReport:
     seconds: float
     log: str = field(repr=False)
     workload: Workload | None = field(default=None, repr=False)
+    undefined_calls: tuple[str, ...] = ()
     cached: bool = field(default=False, compare=False)
 
     @property
     def ok(self) -> bool:
         """Whether the kernel compiles for the processor as it stands.
 
-        Every open pass of the compiler passed, at the first attempt. The closed assembler
-        (`hivmc`) and the hardware took no part: "compiles for", never "runs on".
+        Every open pass of the compiler passed, at the first attempt, and what it calls can be
+        linked. The closed assembler (`hivmc`) and the hardware took no part: "compiles for",
+        never "runs on".
         """
-        return self.returncode == 0 and not self.retried
+        return self.returncode == 0 and not self.retried and not self.unlinkable
+
+    @property
+    def unlinkable(self) -> bool:
+        """Whether it calls functions that are nowhere, as far as can be known.
+
+        On A5 that can't be: there the compiler calls functions that the wheel's library lacks for
+        every product of a computed tile, so `hivmc` must have more of them.
+        """
+        return bool(self.undefined_calls) and family(self.arch) != "A5"
 
     @property
     def retried(self) -> bool:
@@ -111,6 +125,12 @@ class CompileReport:
         if self.retried:
             why = " | ".join(self.notes) or "an overflow at the first attempt"
             return what + f"compiles only after a retry: {why}"
+        calls = ", ".join(self.undefined_calls)
+        if self.unlinkable:
+            return what + (
+                f"calls functions that the device library does not define: {calls}; linking is "
+                "expected to fail, so write it without the operation that they stand for"
+            )
         parts = [f"{k} {100 * m.used / m.available:.0f} %" for k, m in self.memory.items()]
         return what + f"compiles ({', '.join(parts)})"
 
@@ -133,6 +153,7 @@ class CompileReport:
                 "diagnostics": tuple(data["diagnostics"]),
                 "overflow": Overflow(**data["overflow"]) if data["overflow"] else None,
                 "memory": {name: MemoryUse(**use) for name, use in data["memory"].items()},
+                "undefined_calls": tuple(data["undefined_calls"]),
                 "workload": Workload.from_json(data["workload"]) if data["workload"] else None,
             },
             cached=True,

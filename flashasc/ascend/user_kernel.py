@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,8 @@ from flashasc.ascend.kernel_arguments import defaults, read_constants, read_sign
 
 # triton.autotune is replaced in the whole process while a module is imported
 _IMPORT = threading.Lock()
+# (module, kernel) -> what a decorator that was left out would have tried
+_tried: dict[tuple[str, str], str] = {}
 
 
 @dataclass(frozen=True)
@@ -85,12 +88,12 @@ def load_kernel(where: str, signature: str, constants: Sequence[str] = ()) -> Us
         raise ValueError(
             f"kernel: expected 'package.module:kernel' or 'path/to/file.py:kernel', got {where!r}"
         )
-    with _IMPORT, _autotune_without_driver() as tuned:
+    with _IMPORT, _autotune_without_driver():
         module = _import(module_name)
     found = getattr(module, kernel_name, None)
     if found is None:
         raise ValueError(f"kernel: {module_name} has no {kernel_name!r}{_kernels_of(module)}")
-    kernel, tuning = _undecorated(found), tuned.get(kernel_name, "")
+    kernel = _undecorated(found)
     try:
         frontend._check_kernel(kernel)
     except TypeError as error:
@@ -98,10 +101,10 @@ def load_kernel(where: str, signature: str, constants: Sequence[str] = ()) -> Us
     fixed = defaults(kernel) | read_constants(kernel, constants)
     types, divisible, ones = read_signature(kernel, signature, fixed)
     if missing := [p.name for p in kernel.params if p.is_constexpr and p.name not in fixed]:
-        options = " ".join(f"--const {name}=..." for name in missing)
+        options = " ".join(f"--const {name}=VALUE" for name in missing)
         raise ValueError(
             f"constants: no value for the constexpr {', '.join(missing)} of {kernel_name}; give "
-            f"each: {options}{tuning or _tuning(found)}"
+            f"each: {options}{_tried.get(_key(kernel)) or _tuning(found)}"
         )
     return UserKernel(where, kernel, types, {**fixed, **ones}, divisible)
 
@@ -156,26 +159,27 @@ def _import_error(name: str, error: Exception) -> ValueError:
 
 
 @contextlib.contextmanager
-def _autotune_without_driver() -> Iterator[dict[str, str]]:
-    """Let `@triton.autotune` pass where it would fail; yields kernel name -> what it would try."""
+def _autotune_without_driver() -> Iterator[None]:
+    """Let `@triton.autotune` pass where it would raise an error."""
     import triton
     from triton.runtime import autotuner
     from triton.runtime.driver import driver
 
-    tuned: dict[str, str] = {}
-    try:
-        # raises where no driver is active
-        driver.active.get_current_target  # noqa: B018
-    except Exception:
-        pass
-    else:
-        yield tuned
+    with warnings.catch_warnings():
+        # looking for a driver warns of a missing compiler
+        warnings.simplefilter("ignore")
+        try:
+            driver.active.get_current_target  # noqa: B018
+            active = True
+        except Exception:
+            active = False
+    if active:
+        yield
         return
 
     def autotune(configs: Sequence[Any], *_: object, **__: object) -> Any:
         def leave(kernel: Any) -> Any:
-            name = getattr(_undecorated(kernel), "__name__", "")
-            tuned[name] = _of_configs(configs)
+            _tried[_key(_undecorated(kernel))] = _of_configs(configs)
             return kernel
 
         return leave
@@ -185,7 +189,7 @@ def _autotune_without_driver() -> Iterator[dict[str, str]]:
     try:
         for place in places:
             place.autotune = autotune
-        yield tuned
+        yield
     finally:
         for place, original in zip(places, originals, strict=True):
             place.autotune = original
@@ -200,6 +204,10 @@ def _undecorated(kernel: Any) -> Any:
             break
         kernel = kernel.fn
     return kernel
+
+
+def _key(kernel: Any) -> tuple[str, str]:
+    return getattr(kernel, "__module__", ""), getattr(kernel, "__name__", "")
 
 
 def _tuning(decorated: Any) -> str:

@@ -21,7 +21,7 @@ def asked_cases(
     kernel: str | None,
     signature: str | None,
     const: Sequence[str] | None,
-    grid: int | None,
+    grid: str | None,
     targets: Sequence[str],
     dtype: str | None,
     precision: str | None,
@@ -29,7 +29,11 @@ def asked_cases(
 ) -> list[Case]:
     """What is to be compiled; an option that would have no effect is an error."""
     if kernel is None:
-        given = {"--signature": signature, "--const": const or None, "--grid": grid}
+        given: dict[str, object] = {
+            "--signature": signature,
+            "--const": const or None,
+            "--grid": grid,
+        }
         _refuse(given, "describes a kernel of yours; name it: module:function")
         return shipped_cases(targets, dtype=dtype, precision=precision, head_dim=head_dim)
     given = {"--dtype": dtype, "--precision": precision, "--head-dim": head_dim}
@@ -38,6 +42,7 @@ def asked_cases(
         raise ValueError(f'--signature: missing for {kernel}; e.g. --signature "*fp16,*fp16,i32"')
     from flashasc.ascend.user_kernel import load_kernel
 
+    sizes = _grid(grid)
     loaded = load_kernel(kernel, signature, const or ())
     return [
         Case(
@@ -47,10 +52,22 @@ def asked_cases(
             signature=loaded.signature,
             constants=loaded.constants,
             divisible_by_16=tuple(loaded.divisible_by_16),
-            grid=grid,
+            grid=sizes,
         )
         for arch in targets
     ]
+
+
+def _grid(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        sizes = tuple(int(size) for size in text.split(","))
+    except ValueError:
+        sizes = ()
+    if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
+        raise ValueError(f"--grid: expected one to three positive integers, got {text!r}")
+    return sizes
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:

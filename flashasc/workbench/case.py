@@ -27,7 +27,7 @@ class Case:
         arch: processor name, e.g. "Ascend910B3".
         kernel: a `@triton.jit` function.
         signature, constants, divisible_by_16, options: as `flashasc.ascend.lower` takes them.
-        grid: programs of the launch; None where it is not known.
+        grid: programs of the launch in each dimension; None where that is not known.
         facts: more to show and to filter by, plain JSON types.
         plainly: the same kernel without the branch that it takes once in `facts["segment"]`
             iterations; None where it has no such branch.
@@ -40,7 +40,7 @@ class Case:
     constants: Mapping[str, object] = field(hash=False)
     divisible_by_16: tuple[str, ...] = ()
     options: Mapping[str, object] = field(default_factory=dict, hash=False)
-    grid: int | None = None
+    grid: tuple[int, ...] | None = None
     facts: Mapping[str, object] = field(default_factory=dict, hash=False)
     plainly: Case | None = None
 
@@ -54,7 +54,7 @@ class Case:
             "constants": {name: _plain(value) for name, value in self.constants.items()},
             "divisible_by_16": list(self.divisible_by_16),
             "options": {name: _plain(value) for name, value in self.options.items()},
-            "grid": self.grid,
+            "grid": list(self.grid) if self.grid else None,
             **self.facts,
         }
 

@@ -56,17 +56,18 @@ class Verdict:
 
     @property
     def verdict(self) -> str:
-        """One or two words: "fits", "overflows UB", "retried", "timed out", "rejected", ..."""
+        """A few words: "fits", "overflows UB", "retried", "timed out", "lint: zero-trips", ..."""
         report = self.report
+        lint = "lint: " + ", ".join(dict.fromkeys(finding.rule for finding in self.findings))
         if report is None:
-            return "lint" if self.findings else "rejected"
+            return lint if self.findings and not self.error else "rejected"
         if report.timed_out:
             return "timed out"
         if report.aborted:
             return "compiler crashed"
         if report.returncode:
             return f"overflows {report.overflow.memory}" if report.overflow else "rejected"
-        return "retried" if report.retried else "lint" if self.findings else "fits"
+        return "retried" if report.retried else lint if self.findings else "fits"
 
     def explanation(self) -> str:
         """What is wrong, in words; "" when nothing is."""

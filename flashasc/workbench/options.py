@@ -22,7 +22,8 @@ Const = Annotated[
     list[str] | None, typer.Option(help="NAME=VALUE of a constexpr argument; once for each.")
 ]
 Grid = Annotated[
-    int | None, typer.Option(min=1, help="Programs of the launch, if known: lints look at it.")
+    str | None,
+    typer.Option(help='Programs of the launch, "128" or "128,8", if known: lints look at it.'),
 ]
 Target = Annotated[
     list[str] | None,

@@ -131,7 +131,7 @@ def table_text(chosen: Mapping[Slot, Record]) -> str:
     """The source of `flashasc/_configs/ascend_tiles.py`."""
     lines = [_HEAD]
     for slot, record in chosen.items():
-        targets = tuple(sorted((slot.arch, *SEARCHED[slot.arch]), key=lambda name: name.lower()))
+        targets = (slot.arch, *SEARCHED[slot.arch])
         names = ", ".join(f'"{name}"' for name in targets) + ("," if len(targets) == 1 else "")
         lines += [
             f'    Row(({names}), "{slot.dtype}", "{slot.precision}", {slot.max_head},',

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
-from flashasc._configs import TileConfig, ascend
+from flashasc._configs import TileConfig
 from flashasc.ascend import CompileReport
 from flashasc.workbench.case import Case
 from flashasc.workbench.checks import Verdict, check
 from flashasc.workbench.estimates import Estimated, estimate_all
-from flashasc.workbench.shipped import DTYPES, Use, attention_case, uses
+from flashasc.workbench.shipped import DTYPES, Use, attention_case, rows_of, uses
 from flashasc.workbench.tile_evidence import SEARCHED, Record, Slot
 
 BLOCK_M = (16, 32, 64, 128)
@@ -89,14 +89,23 @@ def search(
 
 
 def candidate(slot: Slot, block_m: int, block_n: int) -> TileConfig:
-    """A row of the table for a slot, with this tile."""
-    return ascend.row(
+    """A row of the table for a slot, with this tile; the rest as the table has it now.
+
+    A segment keeps its number of keys, which its accuracy depends on.
+    """
+    alike = next(
+        row
+        for row in rows_of(slot.arch)
+        if row.dtype == DTYPES[slot.dtype] and row.precision == slot.precision
+    )
+    keys = alike.segment * alike.block_n if alike.segment > 1 else 0
+    return dataclasses.replace(
+        alike,
         targets=(slot.arch,),
-        dtype=DTYPES[slot.dtype],
-        precision=slot.precision,
         max_head=slot.max_head,
         block_m=block_m,
         block_n=block_n,
+        segment=max(1, keys // block_n),
         source="a candidate",
     )
 

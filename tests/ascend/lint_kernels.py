@@ -167,62 +167,80 @@ def product_and_rows(a_ptr, b_ptr, c_ptr, sum_ptr, n, BLOCK: tl.constexpr, HOW: 
 
 
 @triton.jit
-def sum_tiles(x_ptr, y_ptr, n, first, BLOCK: tl.constexpr, HOW: tl.constexpr):
+def add_products(a_ptr, b_ptr, c_ptr, n, first, BLOCK: tl.constexpr, HOW: tl.constexpr):
     offs = tl.arange(0, BLOCK)
-    acc = tl.zeros((BLOCK,), tl.float32)
-    total = 0.0
+    at = offs[:, None] * BLOCK + offs[None, :]
+    b = tl.load(b_ptr + at)
+    acc = tl.zeros((BLOCK, BLOCK), tl.float32)
     if HOW == "n":
         for i in range(n):
-            acc += tl.load(x_ptr + i * BLOCK + offs)
+            acc += tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
     elif HOW == "at least one":
         for i in range(tl.maximum(n, 1)):
-            acc += tl.load(x_ptr + i * BLOCK + offs)
+            acc += tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
     elif HOW == "cdiv":
         for i in range(tl.cdiv(tl.maximum(n, 1), BLOCK)):
-            acc += tl.load(x_ptr + i * BLOCK + offs)
+            acc += tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
     elif HOW == "cdiv of n":
         for i in range(tl.cdiv(n, BLOCK)):
-            acc += tl.load(x_ptr + i * BLOCK + offs)
+            acc += tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
     elif HOW == "constant":
         for i in range(8):
-            acc += tl.load(x_ptr + i * BLOCK + offs)
+            acc += tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
     elif HOW == "from first":
         for i in range(first, first + 4):
-            acc += tl.load(x_ptr + i * BLOCK + offs)
+            acc += tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
     elif HOW == "first to n":
         for i in range(first, n):
-            acc += tl.load(x_ptr + i * BLOCK + offs)
+            acc += tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
     elif HOW == "first to the later":
         for i in range(first, tl.maximum(n, first + 1)):
-            acc += tl.load(x_ptr + i * BLOCK + offs)
+            acc += tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
     elif HOW == "triangle":
         for i in range(tl.program_id(0) + 1):
-            acc += tl.load(x_ptr + i * BLOCK + offs)
+            acc += tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
+    elif HOW == "own share":
+        for i in range(tl.program_id(0), n, tl.num_programs(0)):
+            acc += tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
+    elif HOW == "into acc":
+        for i in range(n):
+            acc = tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b, acc)
     elif HOW == "guarded":
         if n > 0:
             for i in range(n):
-                acc += tl.load(x_ptr + i * BLOCK + offs)
+                acc += tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
     elif HOW == "wrong guard":
         if n >= 0:
             for i in range(n):
-                acc += tl.load(x_ptr + i * BLOCK + offs)
+                acc += tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
+    elif HOW == "other branch":
+        if n < 1:
+            acc += 1.0
+        else:
+            for i in range(n):
+                acc += tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
     elif HOW == "while":
         i = first
         while i < n:
-            acc += tl.load(x_ptr + i * BLOCK + offs)
+            acc += tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
             i += 1
     elif HOW == "while once":
         i = 0
         while i < tl.maximum(n, 1):
-            acc += tl.load(x_ptr + i * BLOCK + offs)
+            acc += tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
             i += 1
-    elif HOW == "no accumulator":
+    elif HOW == "rescaled":
+        # as attention does; a vector operation
         for i in range(n):
-            tl.store(y_ptr + i * BLOCK + offs, tl.load(x_ptr + i * BLOCK + offs))
+            acc = acc * 0.5 + tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
+    elif HOW == "no product":
+        for i in range(n):
+            acc += tl.load(a_ptr + i * BLOCK * BLOCK + at).to(tl.float32)
     else:
         for i in range(n):
-            total += tl.load(x_ptr + i)
-    tl.store(y_ptr + offs, acc + total)
+            product = tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
+            tl.store(c_ptr + (i + 1) * BLOCK * BLOCK + at, product)
+    tl.store(c_ptr + at, acc)
 
 
 @triton.jit
@@ -254,9 +272,9 @@ def multiplying(how: str, dtype: str = F16) -> Case:
     return product_and_rows, signature, {"BLOCK": 64, "HOW": how}
 
 
-def summing(how: str) -> Case:
-    signature = {"x_ptr": F32, "y_ptr": F32, "n": "i32", "first": "i32"}
-    return sum_tiles, signature, {"BLOCK": 64, "HOW": how}
+def adding(how: str) -> Case:
+    signature = {"a_ptr": F16, "b_ptr": F16, "c_ptr": F32, "n": "i32", "first": "i32"}
+    return add_products, signature, {"BLOCK": 64, "HOW": how}
 
 
 def scaling(factor: str) -> Case:

@@ -218,7 +218,9 @@ def test_a_silent_retry_is_not_ok(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     fake_compiler(
         tmp_path,
         f'cp {hivm} "$FLASHASC_HIVM_TEXT"\n'
-        "echo 'error: ub overflow, requires 2000000 bits while 1048576 bits available!' >&2",
+        "echo 'error: ub overflow, requires 2000000 bits while 1048576 bits available!' >&2\n"
+        "echo '// -----// IR Dump Before X (hivm-enable-multi-buffer) //----- //' >&2\n"
+        "printf 'func.func @normalise_rows() {\\n}\\n' >&2",
         monkeypatch,
     )
     report = compile_kernel(lower(*rows(), A2), cache=False)

@@ -39,11 +39,13 @@ COMPENSATED: dict[str, Sequence[Arguments]] = {
     "test_row_sum": [(64,)],
 }
 GEMM: dict[str, Sequence[Arguments]] = {
+    "test_rounded_away": [()],
     "test_a_sum_starts_from_its_compensation": [()],
     "test_a_plain_sum_leaves_the_compensation_alone": [()],
     "test_a_compensated_error_does_not_grow": [(0,)],
 }
 STEPS: dict[str, Sequence[Arguments]] = {
+    "test_exponential": [()],
     "test_raise_pivot": [()],
     "test_add_weights": [()],
     "test_one_update": [
@@ -51,8 +53,14 @@ STEPS: dict[str, Sequence[Arguments]] = {
         ("plain", torch.float32),
     ],
     "test_16_bit_weights_are_summed_as_rounded": [()],
-    "test_merge_of_two_states": [(True,), (False,)],
-    "test_finalize": [(True,), (False,)],
+    "test_merge_of_two_states": [(True, False), (False, True)],
+    "test_finalize": [(True, False), (False, False), (False, True)],
+}
+UPDATES: dict[str, Sequence[Arguments]] = {
+    "test_fold_segment": [("whole",), ("natural",)],
+    "test_an_update_within_a_segment": [(torch.bfloat16,)],
+    "test_split_weights_keep_their_digits": [("kahan", torch.bfloat16), ("segment", torch.float16)],
+    "test_an_update_in_natural_units": [(torch.float16,)],
 }
 ONLINE: dict[str, Sequence[Arguments]] = {
     "test_hostile_rows": [(0,), (1,)],
@@ -61,7 +69,11 @@ ONLINE: dict[str, Sequence[Arguments]] = {
 TESTS = {
     "compensated.py": {"test_block_compensated": COMPENSATED},
     "gemm.py": {"test_block_gemm": GEMM},
-    "softmax.py": {"test_block_softmax": STEPS, "test_block_online_softmax": ONLINE},
+    "softmax.py": {
+        "test_block_softmax": STEPS,
+        "test_block_update_variants": UPDATES,
+        "test_block_online_softmax": ONLINE,
+    },
 }
 """Changed file -> tests that look at it, by module: arguments after the device, a call each."""
 

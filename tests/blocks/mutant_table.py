@@ -133,6 +133,16 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "exact = (exponent <= 127.0) & (tl.abs(comp) < INF)",
         "exact = tl.abs(comp) < INF",
     ),
+    "rounded_away: nothing": (
+        "gemm.py",
+        "(x - rounded.to(tl.float32)).to",
+        "(x - x).to",
+    ),
+    "rounded_away: sign": (
+        "gemm.py",
+        "(x - rounded.to(tl.float32)).to",
+        "(rounded.to(tl.float32) - x).to",
+    ),
     "accumulate_product: no compensation": (
         "gemm.py",
         "dot_add(a, b, comp, DOT_PRECISION)",
@@ -163,6 +173,21 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "kahan_add(total * rescale, comp * rescale, tile_sum)",
         "kahan_add(total * rescale, comp, tile_sum)",
     ),
+    "exponential: natural as log2": (
+        "softmax.py",
+        "weight = tl.exp(score)",
+        "weight = tl.exp2(score)",
+    ),
+    "exponential: log2 as natural": (
+        "softmax.py",
+        "weight = tl.exp2(score)",
+        "weight = tl.exp(score)",
+    ),
+    "raise_pivot: natural rescale in log2 units": (
+        "softmax.py",
+        "exponential(pivot - base, NATURAL)",
+        "exponential(pivot - base, False)",
+    ),
     "raise_pivot: rescale not exact": (
         "softmax.py",
         "rescale = power_of_two(pivot - base)",
@@ -175,23 +200,38 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "online_update: pivot not a whole number": (
         "softmax.py",
-        "    if WHOLE:\n        candidate = tl.ceil(candidate)\n    elif",
-        "    if",
+        "    if WHOLE:\n        candidate = tl.ceil(candidate)\n",
+        "",
+    ),
+    "online_update: pivot of split weights not a whole number": (
+        "softmax.py",
+        "WHOLE: tl.constexpr = SPLIT or values.dtype",
+        "WHOLE: tl.constexpr = values.dtype",
     ),
     "online_update: row maximum and inexact rescale": (
         "softmax.py",
-        "pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE)",
-        "pivot, base, rescale = raise_pivot(pivot, tl.max(scores, axis=1), False)",
+        "raise_pivot(pivot, candidate, WHOLE, NATURAL)",
+        "raise_pivot(pivot, tl.max(scores, axis=1), False, NATURAL)",
     ),
     "online_update: fp16 pivot not lowered": (
         "softmax.py",
-        "lowered = candidate - FP16_PIVOT_DROP",
-        "lowered = candidate",
+        "candidate - (FP16_PIVOT_DROP * LN2 if NATURAL else FP16_PIVOT_DROP)",
+        "candidate",
+    ),
+    "online_update: fp16 pivot lowered by 14 in natural units": (
+        "softmax.py",
+        "(FP16_PIVOT_DROP * LN2 if NATURAL else FP16_PIVOT_DROP)",
+        "FP16_PIVOT_DROP",
     ),
     "online_update: fp16 pivot always lowered": (
         "softmax.py",
         "tl.where(tl.abs(candidate) < FP16_PIVOT_DROP_END, lowered, candidate)",
         "lowered",
+    ),
+    "online_update: split weights summed rounded": (
+        "softmax.py",
+        'METHOD == "plain" or WHOLE:',
+        'METHOD == "plain" or (WHOLE and not SPLIT):',
     ),
     "online_update: 16-bit weights summed unrounded": (
         "softmax.py",
@@ -205,23 +245,84 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "online_update: accumulator not rescaled": (
         "softmax.py",
-        "acc = acc * rescale[:, None]",
-        "acc = acc * 1.0",
+        "acc * rescale[:, None], comp, factors",
+        "acc, comp, factors",
+    ),
+    "online_update: plain accumulator not rescaled": (
+        "softmax.py",
+        "acc * rescale[:, None], acc_comp, factors",
+        "acc, acc_comp, factors",
     ),
     "online_update: compensation not rescaled": (
         "softmax.py",
-        "acc, acc_comp * rescale[:, None], factors",
-        "acc, acc_comp.to(tl.float32), factors",
+        "comp = acc_comp * rescale[:, None]",
+        "comp = acc_comp.to(tl.float32)",
     ),
     "online_update: compensation not kept": (
         "softmax.py",
         "acc_comp = comp.to(acc_comp.dtype)",
         "acc_comp = (comp * 0.0).to(acc_comp.dtype)",
     ),
+    "online_update: low part of the weights dropped": (
+        "softmax.py",
+        "rounded_away(weights, factors)",
+        "(factors - factors)",
+    ),
+    "online_update: low part taken for the weights": (
+        "softmax.py",
+        "rounded_away(weights, factors)",
+        "factors",
+    ),
+    "online_update: segment's product added to the accumulator": (
+        "softmax.py",
+        "            comp = dot_add(factors, values, comp, DOT_PRECISION)\n",
+        "            acc = dot_add(factors, values, acc, DOT_PRECISION)\n",
+    ),
+    "online_update: accumulator rescaled within a segment": (
+        "softmax.py",
+        "            comp = dot_add(factors, values, comp, DOT_PRECISION)\n",
+        "            comp = dot_add(factors, values, comp, DOT_PRECISION)\n"
+        "            acc = acc * rescale[:, None]\n",
+    ),
+    "online_update: segment starts with each tile": (
+        "softmax.py",
+        "            comp = dot_add(factors, values, comp, DOT_PRECISION)\n",
+        "            comp = dot_add(factors, values, comp * 0.0, DOT_PRECISION)\n",
+    ),
+    "fold_segment: accumulator not rescaled": (
+        "softmax.py",
+        "return fold(acc * rescale[:, None], acc_comp)",
+        "return fold(acc, acc_comp)",
+    ),
+    "fold_segment: pivots swapped": (
+        "softmax.py",
+        "raise_pivot(acc_pivot, pivot, WHOLE, NATURAL)",
+        "raise_pivot(pivot, acc_pivot, WHOLE, NATURAL)",
+    ),
+    "fold_segment: operands swapped": (
+        "softmax.py",
+        "return fold(acc * rescale[:, None], acc_comp)",
+        "return fold(acc_comp, acc * rescale[:, None])",
+    ),
+    "fold_segment: no compensation": (
+        "softmax.py",
+        "return fold(acc * rescale[:, None], acc_comp)",
+        "return acc * rescale[:, None] + acc_comp, acc_comp * 0.0",
+    ),
+    "fold_segment: rescale in log2 units": (
+        "softmax.py",
+        "raise_pivot(acc_pivot, pivot, WHOLE, NATURAL)",
+        "raise_pivot(acc_pivot, pivot, WHOLE, False)",
+    ),
     "online_merge: factors swapped": (
         "softmax.py",
-        "_pivot, _base, rescale_b = raise_pivot(pivot_b, pivot_a, WHOLE)",
-        "_pivot, _base, rescale_b = raise_pivot(pivot_a, pivot_b, WHOLE)",
+        "raise_pivot(pivot_b, pivot_a, WHOLE, NATURAL)",
+        "raise_pivot(pivot_a, pivot_b, WHOLE, NATURAL)",
+    ),
+    "online_merge: factor in log2 units": (
+        "softmax.py",
+        "raise_pivot(pivot_b, pivot_a, WHOLE, NATURAL)",
+        "raise_pivot(pivot_b, pivot_a, WHOLE, False)",
     ),
     "online_merge: sum's compensation not rescaled": (
         "softmax.py",
@@ -257,6 +358,16 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "softmax.py",
         "    if SEPARATE_LSE:\n        total",
         "    if False:\n        total",
+    ),
+    "online_finalize: natural pivot converted": (
+        "softmax.py",
+        "    if not NATURAL:\n        pivot",
+        "    if True:\n        pivot",
+    ),
+    "online_finalize: log2 pivot not converted": (
+        "softmax.py",
+        "pivot = pivot * LN2",
+        "pivot = pivot * 1.0",
     ),
     "online_finalize: empty rows not zeroed": (
         "softmax.py",

@@ -231,7 +231,7 @@ def attend_part(
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
             scores, values, METHOD, SPLIT, WITH_LSE, NATURAL, "ieee",
         )  # fmt: skip
-        if METHOD == "segment":
+        if METHOD == "segment":  # noqa: SIM102
             if start // N % SEGMENT == SEGMENT - 1:
                 acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
                 acc_pivot = pivot

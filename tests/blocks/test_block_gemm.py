@@ -12,8 +12,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 import triton.language as tl
 from block_device import Device
-from gemm_kernels import products_kernel, sums_kernel
-from hostile_numbers import U, ill_conditioned, normals, uniforms
+from gemm_kernels import products_kernel, rounded_away_kernel, sums_kernel
+from hostile_numbers import U, finite_bits, ill_conditioned, normals, uniforms
 from torch import Tensor
 
 M = K = N = 16
@@ -84,6 +84,30 @@ def test_products_at_hfusion(device: Device) -> None:
     exact, size = exact_product(a, b)
     for result in results:
         assert ((result.double() - exact).abs() <= 2 * U * K * size).all()
+
+
+def test_rounded_away(device: Device) -> None:
+    ties = torch.tensor(
+        [1 + 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-8, -2048.5, 65504.0, 1.0, 0.0, -0.0]
+    )
+    random = finite_bits(1016, seed=1, largest=65504.0)
+    # nothing that bf16 keeps in subnormals
+    x = torch.cat([ties, random[:508], normals(508, seed=2) * 100])
+    x = torch.where(x.abs() < 2.0**-100, 0.0, x)
+    names = ("half_ptr", "half_lost_ptr", "bf16_ptr", "bf16_lost_ptr")
+    half, half_lost, bf16, bf16_lost = device.run(
+        rounded_away_kernel, {"x_ptr": x}, dict.fromkeys(names, (1024,)), N=1024
+    )
+    for dtype, rounded, lost, roundoff, smallest in (
+        (torch.float16, half, half_lost, 2.0**-22, 2.0**-24),
+        (torch.bfloat16, bf16, bf16_lost, 2.0**-16, 0.0),
+    ):
+        assert torch.equal(rounded, x.to(dtype).float())
+        # the difference itself is exact; it is rounded once
+        exact = x.double() - rounded.double()
+        assert torch.equal(lost, exact.to(dtype).float())
+        error = (x.double() - rounded.double() - lost.double()).abs()
+        assert (error <= roundoff * x.double().abs() + smallest / 2).all()
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -12,64 +11,45 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 import triton.language as tl
 from block_device import Device
-from hostile_numbers import U, below_last_bit, normals, rng, uniforms
+from hostile_numbers import U, below_last_bit, normals, uniforms
 from softmax_kernels import (
+    exponential_kernel,
     finalize_kernel,
     init_kernel,
     merge_kernel,
     pivot_kernel,
-    update_kernel,
     weights_kernel,
 )
-from torch import Tensor
-
-M = N = Dv = 16
-NEG_INF = -math.inf
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-
-
-@dataclass(frozen=True)
-class State:
-    """Rows [..., 5, M] (pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp), acc and comp."""
-
-    rows: Tensor
-    acc: Tensor
-    comp: Tensor
-
-    @property
-    def pivot(self) -> Tensor:
-        return self.rows[..., 0, :]
-
-    @property
-    def row_sum(self) -> Tensor:
-        return self.rows[..., 1, :].double() + self.rows[..., 2, :].double()
-
-    @property
-    def lse_sum(self) -> Tensor:
-        return self.rows[..., 3, :].double() + self.rows[..., 4, :].double()
-
-    @property
-    def total(self) -> Tensor:
-        return self.acc.double() + self.comp.double()
-
-    def arguments(self) -> dict[str, Tensor]:
-        return {"rows_ptr": self.rows, "acc_ptr": self.acc, "comp_ptr": self.comp}
+from softmax_states import (
+    DTYPES,
+    NEG_INF,
+    Dv,
+    M,
+    N,
+    State,
+    drop,
+    outputs,
+    random_state,
+    run_update,
+    step,
+)
 
 
-def outputs(prefix: str = "out_", lead: tuple[int, ...] = ()) -> dict[str, tuple[int, ...]]:
-    shapes = {"rows_ptr": (*lead, 5, M), "acc_ptr": (*lead, M, Dv), "comp_ptr": (*lead, M, Dv)}
-    return {prefix + name: shape for name, shape in shapes.items()}
+def test_exponential(device: Device) -> None:
+    score = torch.cat([-uniforms(240, seed=1) * 80, torch.tensor([0.0, -0.0, NEG_INF, -1e30] * 4)])
+    natural, log2 = device.run(
+        exponential_kernel, {"score_ptr": score}, {"natural_ptr": (256,), "log2_ptr": (256,)}, N=256
+    )
+    assert (natural[240:242] == 1).all()
+    assert (natural[242:244] == 0).all()
+    for found, exact in ((natural, score.double().exp()), (log2, score.double().exp2())):
+        # the argument is rounded once more where one is made of the other
+        bound = (4 + 2 * score.double().abs().clamp(max=200)) * U * exact
+        assert ((found - exact).abs() <= bound).all()
 
 
-def random_state(pivot: Tensor, seed: int = 0) -> State:
-    """Sums of about 2**14, whose compensations weigh more than the rounding of a tile."""
-    sums = 2.0**14 * (1 + uniforms(2, M, seed=seed))
-    comps = below_last_bit(sums, seed=seed + 1)
-    rows = torch.stack([pivot, sums[0], comps[0], sums[1], comps[1]])
-    acc = 2.0**14 * normals(M, Dv, seed=seed + 2)
-    # numbers of bf16, in which it may be kept
-    comp = below_last_bit(acc, seed=seed + 3).bfloat16().float()
-    return State(rows, acc, comp)
+PIVOTS = {"whole_ptr": (3, 256), "general_ptr": (3, 256), "natural_ptr": (3, 256)}
+EXPONENTIALS = (torch.exp2, torch.exp2, torch.exp)
 
 
 def test_raise_pivot(device: Device) -> None:
@@ -90,32 +70,35 @@ def test_raise_pivot(device: Device) -> None:
     ]
     grid = torch.tensor([(p, c) for p in levels for c in levels] + [(0.0, 0.0)] * 87)
     pivot, candidate = grid.T.contiguous()
-    shapes = {"whole_ptr": (3, 256), "general_ptr": (3, 256)}
-    args = {"pivot_ptr": pivot, "candidate_ptr": candidate}
-    for raised, base, rescale in device.run(pivot_kernel, args, shapes, M=256):
+    # three of them: whole numbers, any numbers, and any in natural units
+    results = device.run(
+        pivot_kernel, {"pivot_ptr": pivot, "candidate_ptr": candidate}, PIVOTS, M=256
+    )
+    for (raised, base, rescale), exponential in zip(results, EXPONENTIALS, strict=True):
         assert torch.equal(raised, torch.maximum(pivot, candidate))
         assert torch.equal(base, torch.where(raised == NEG_INF, 0.0, raised))
-        exact = torch.exp2(pivot.double() - base.double())
+        exact = exponential(pivot.double() - base.double())
         # below the smallest normal number a factor may be 0
-        assert ((rescale - exact).abs() <= 2.0**-126 + 100 * U * exact * (exact != 1)).all()
+        assert ((rescale - exact).abs() <= 2.0**-126 + 200 * U * exact * (exact != 1)).all()
         assert (rescale[pivot == raised] == 1)[raised[pivot == raised] != NEG_INF].all()
-    whole = device.run(pivot_kernel, args, shapes, M=256)[0][2]
-    normal = exact >= 2.0**-126
-    assert torch.equal(whole, torch.where(normal, exact, 0.0).float())
+    (_, base, whole) = results[0]
+    exact = torch.exp2(pivot.double() - base.double())
+    assert torch.equal(whole, torch.where(exact >= 2.0**-126, exact, 0.0).float())
 
 
 def test_raise_pivot_between_whole_numbers(device: Device) -> None:
     pivot = normals(256, seed=1) * 10
     candidate = pivot + uniforms(256, seed=2) * 20
-    shapes = {"whole_ptr": (3, 256), "general_ptr": (3, 256)}
-    args = {"pivot_ptr": pivot, "candidate_ptr": candidate}
-    raised, base, rescale = device.run(pivot_kernel, args, shapes, M=256)[1]
-    assert torch.equal(raised, torch.maximum(pivot, candidate))
-    assert torch.equal(base, raised)
-    # exact up to the rounding of the difference (and of its product with ln 2, at HFusion)
-    distance = (pivot.double() - base.double()).abs()
-    exact = torch.exp2(-distance)
-    assert ((rescale - exact).abs() <= (4 + 2 * distance) * U * exact).all()
+    results = device.run(
+        pivot_kernel, {"pivot_ptr": pivot, "candidate_ptr": candidate}, PIVOTS, M=256
+    )
+    for (raised, base, rescale), exponential in list(zip(results, EXPONENTIALS, strict=True))[1:]:
+        assert torch.equal(raised, torch.maximum(pivot, candidate))
+        assert torch.equal(base, raised)
+        # exact up to the rounding of the difference, and of its product with ln 2 or log2(e)
+        distance = (pivot.double() - base.double()).abs()
+        exact = exponential(-distance)
+        assert ((rescale - exact).abs() <= (4 + 2 * distance) * U * exact).all()
 
 
 def test_add_weights(device: Device) -> None:
@@ -144,33 +127,6 @@ def test_the_first_state(fast_device: Device, COMP_DTYPE: str) -> None:
     )
     assert (rows[0] == NEG_INF).all()
     assert rows[1:].count_nonzero() + acc.count_nonzero() + comp.count_nonzero() == 0
-
-
-def drop(dtype: torch.dtype) -> float:
-    return 14.0 if dtype == torch.float16 else 0.0
-
-
-def step(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """(top, scores, values): old pivots 0; visible keys score exactly top; values whole numbers."""
-    top = torch.tensor([0.0, 1, 3, 20, 100, 140, 0, 1, 2, 5, 7, 11, 1, 1, 2, NEG_INF])
-    visible = torch.randint(0, 2, (M, N), generator=rng(seed)).bool()
-    visible[:, 3] = True
-    visible[4] = False
-    scores = torch.where(visible, top[:, None], NEG_INF)
-    values = torch.randint(-8, 9, (N, Dv), generator=rng(seed + 1)).float()
-    return top, scores, values
-
-
-def run_update(
-    device: Device, state: State, scores: Tensor, values: Tensor, METHOD: str, COMP_DTYPE: str
-) -> State:
-    args = {**state.arguments(), "scores_ptr": scores, "values_ptr": values}
-    return State(
-        *device.run(
-            update_kernel, args, outputs(), M=M, N=N, Dv=Dv, METHOD=METHOD,
-            COMP_DTYPE=getattr(tl, COMP_DTYPE),
-        )
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -241,8 +197,8 @@ def test_16_bit_weights_are_summed_as_rounded(fast_device: Device) -> None:
     assert ((new.lse_sum - exact).abs() <= (N + 20) * U * exact).all()
 
 
-@pytest.mark.parametrize("WHOLE", [True, False])
-def test_merge_of_two_states(device: Device, WHOLE: bool) -> None:
+@pytest.mark.parametrize("WHOLE, NATURAL", [(True, False), (False, False), (False, True)])
+def test_merge_of_two_states(device: Device, WHOLE: bool, NATURAL: bool) -> None:
     a = random_state(
         torch.tensor([0.0, 0, 3, -5, 40, 200, NEG_INF, 9, 1, -200] + [1.0] * 6), seed=1
     )
@@ -259,7 +215,7 @@ def test_merge_of_two_states(device: Device, WHOLE: bool) -> None:
     merged = State(
         *device.run(
             merge_kernel, both.arguments(), outputs(lead=(2,)), M=M, Dv=Dv, WHOLE=WHOLE,
-            COMP_DTYPE=COMP_DTYPE,
+            NATURAL=NATURAL, COMP_DTYPE=COMP_DTYPE,
         )
     )  # fmt: skip
     for tiles in (merged.rows, merged.acc, merged.comp):
@@ -268,9 +224,10 @@ def test_merge_of_two_states(device: Device, WHOLE: bool) -> None:
     pivot = a.pivot.maximum(b.pivot)
     assert torch.equal(merged.pivot[0], pivot)
     base = torch.where(pivot == NEG_INF, 0.0, pivot).double()
-    rescale_a, rescale_b = (torch.exp2(x.pivot.double() - base) for x in (a, b))
+    exponential = torch.exp if NATURAL else torch.exp2
+    rescale_a, rescale_b = (exponential(x.pivot.double() - base) for x in (a, b))
     # both factors are exact where the compiler's exp2 of a whole number is
-    off = 4 * U**2 if WHOLE or device.exact_exp2 else 30 * U
+    off = 4 * U**2 if WHOLE or (device.exact_exp2 and not NATURAL) else 30 * U
     for name in ("row_sum", "lse_sum"):
         exact = getattr(a, name) * rescale_a + getattr(b, name) * rescale_b
         assert ((getattr(merged, name)[0] - exact).abs() <= off * exact + 2.0**-110).all(), name
@@ -280,8 +237,8 @@ def test_merge_of_two_states(device: Device, WHOLE: bool) -> None:
     assert ((merged.total[0] - part_a - part_b).abs() <= bound).all()
 
 
-@pytest.mark.parametrize("SEPARATE_LSE", [False, True])
-def test_finalize(device: Device, SEPARATE_LSE: bool) -> None:
+@pytest.mark.parametrize("SEPARATE_LSE, NATURAL", [(False, False), (True, False), (True, True)])
+def test_finalize(device: Device, SEPARATE_LSE: bool, NATURAL: bool) -> None:
     state = random_state(pivot=normals(M, seed=30) * 50)
     # compensations that show in the result
     state.rows[2] *= 2.0**10
@@ -296,7 +253,7 @@ def test_finalize(device: Device, SEPARATE_LSE: bool) -> None:
     state.rows[0, 3], state.rows[0, 4] = 1e30, -3e38
     out, lse = device.run(
         finalize_kernel, state.arguments(), {"out_ptr": (M, Dv), "lse_ptr": (M,)},
-        M=M, Dv=Dv, SEPARATE_LSE=SEPARATE_LSE,
+        M=M, Dv=Dv, SEPARATE_LSE=SEPARATE_LSE, NATURAL=NATURAL,
     )  # fmt: skip
     assert (out[0] == 0).all()
     assert lse[0] == NEG_INF
@@ -308,6 +265,7 @@ def test_finalize(device: Device, SEPARATE_LSE: bool) -> None:
     assert finite.sum() == (M - 2) * Dv - 1
     assert ((out - exact).abs() <= 3 * U * (1 + U) * exact.abs())[finite].all()
     logarithm = (state.lse_sum if SEPARATE_LSE else state.row_sum).log()
-    exact = state.pivot.double() * math.log(2.0) + logarithm
-    bound = 3 * U * (state.pivot.double().abs() * math.log(2.0) + logarithm.abs()) + 4 * U
+    pivot = state.pivot.double() * (1.0 if NATURAL else math.log(2.0))
+    exact = pivot + logarithm
+    bound = 3 * U * (pivot.abs() + logarithm.abs()) + 4 * U
     assert ((lse - exact).abs() <= bound)[2:].all()

@@ -1,4 +1,4 @@
-"""Loops: those that may not run at all, and those that go through a tile one element at a time."""
+"""Loops: those that may not run at all, and those that handle a tile one element at a time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from flashasc.ascend.lints.bounds import Bounds, Linear
 from flashasc.ascend.lints.text import Text
 
 _FOR = re.compile(r"scf\.for (%\S+) = (%\S+) to (%\S+) step (%\S+)")
+_NAMES = re.compile(r"%[\w$.-]+")
+_PRODUCT = re.compile(r"= linalg\.(?:batch_)?matmul\b")
 _SHAPE = re.compile(r"(?:tensor|memref|vector)<((?:[\d?]+x)+)")
 # a handful of scalar reads costs no more than a transfer of a tile
 _FEW = 8
@@ -30,33 +32,74 @@ _ACCESS = ("memref.load", "memref.store", "tensor.extract ", "tensor.insert ")
 
 
 def zero_trips(text: Text) -> Iterator[tuple[int, str]]:
-    """Find loops that carry a tile and for which the text does not prove one iteration.
+    """Find loops that add up matrix products and for which the text does not prove one iteration.
 
-    Seen as proof: constants, min, max, sums and products by constants, division by constants, a
-    guarding `if`, program ids (at least 0) and grid sizes (at least 1). Not seen: what the caller
-    knows of an argument.
+    Seen in what bishengir-compile 1.2.0 makes of them for A2 and A3: the first product initialises
+    the accumulator in L0C, and nothing else does. (For A5 it fills in the initial value after a
+    loop that did not run. Tiles that vector operations accumulate are initialised before the loop.)
+
+    Counted as proof: constants, min, max, sums and products by constants, division by constants,
+    a guarding `if`, program ids (at least 0) and grid sizes (at least 1). Not seen: what the
+    caller knows of an argument.
     """
     bounds = Bounds(text)
     for number, match in text.find(r"= scf\.(for|while) "):
-        line = text.lines[number]
-        if "tensor<" not in line.rpartition("->")[2]:
+        if not _adds_products(text, number):
             continue
-        if match[1] == "for":
-            loop = _FOR.search(line)
-            if loop is None:
+        if match[1] == "while":
+            if _enters(text, bounds, number):
                 continue
+        elif loop := _FOR.search(text.lines[number]):
             first, end = (bounds.value(loop[i], number) for i in (2, 3))
             if bounds.proves(end.plus(first, -1).plus(Linear(-1)), number):
                 continue
-        elif _enters(text, bounds, number):
-            continue
         yield (
             number,
-            "this loop carries a tile and may run zero times, for all that the kernel says. On A2 "
-            "and A3 its result is then reported to be uninitialised memory instead of the initial "
-            "value. Make the first iteration certain (range(0, tl.maximum(n, 1), ...), masked so "
-            "that it adds nothing), guard the loop by `if n > 0:`, or pass n as a constant",
+            "this loop adds up matrix products and may run zero times, for all that the kernel "
+            "says. On A2 and A3 its result is then not the initial value but what the "
+            "accumulator's memory (L0C) held before. Make the first iteration certain "
+            "(range(0, tl.maximum(n, 1), ...), masked so that it adds nothing), guard the loop by "
+            "`if n > 0:`, or pass n as a constant",
         )
+
+
+def _adds_products(text: Text, header: int) -> bool:
+    """Whether a loop carries a tile to which each iteration adds a matrix product."""
+    block = text.block(header)
+    if "scf.while " in text.lines[header]:
+        # the tile goes through the second region, which opens where the first, the test, closes
+        header = block.stop
+        block = text.block(header)
+        carried = re.findall(r"(%[\w$.-]+): ", text.lines[header + 1])
+    else:
+        _, _, arguments = text.lines[header].partition("iter_args(")
+        carried = re.findall(r"(%[\w$.-]+) = %", arguments)
+    yields = [
+        number
+        for number in block
+        if text.lines[number].startswith("scf.yield") and text.around(number)[-1] == header
+    ]
+    if not yields:
+        return False
+    values = _NAMES.findall(text.lines[yields[-1]])
+    return any(
+        _adds_product_to(text, name, value, yields[-1])
+        for name, value in zip(carried, values, strict=False)
+    )
+
+
+def _adds_product_to(text: Text, name: str, value: str, line: int) -> bool:
+    defined = text.definition(value, line)
+    source = text.lines[defined] if defined is not None else ""
+    if _PRODUCT.search(source):
+        return f"outs({name} :" in source
+    if defined is None or "arith.addf " not in source:
+        return False
+    summands = _NAMES.findall(source.partition("arith.addf ")[2])
+    places = [text.definition(it, defined) for it in summands if it != name]
+    return name in summands and any(
+        place is not None and bool(_PRODUCT.search(text.lines[place])) for place in places
+    )
 
 
 def _enters(text: Text, bounds: Bounds, header: int) -> bool:

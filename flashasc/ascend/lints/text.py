@@ -54,7 +54,8 @@ class Text:
     def block(self, header: int) -> range:
         """Return the lines inside the region that `header` opens."""
         end = header + 1
-        while end < len(self.lines) and self._least[end] > self._depth[header]:
+        # the line may close another region first: "} else {"
+        while end < len(self.lines) and self._least[end] > self._least[header]:
             end += 1
         return range(header + 1, end)
 
