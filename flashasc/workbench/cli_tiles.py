@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-import flashasc
 from flashasc.workbench.checks import require_toolchain
 from flashasc.workbench.console import progress_bar, usage_errors
 from flashasc.workbench.options import Target, Timeout, Workers
@@ -18,6 +17,7 @@ from flashasc.workbench.tile_evidence import (
     ALL_SLOTS,
     Record,
     Slot,
+    merged,
     missing,
     read_evidence,
     select,
@@ -26,7 +26,7 @@ from flashasc.workbench.tile_evidence import (
 )
 from flashasc.workbench.tiles import search
 
-_ROOT = Path(flashasc.__file__).parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = _ROOT / "bench" / "results" / "ascend_tiles.json"
 TABLE = _ROOT / "flashasc" / "_configs" / "ascend_tiles.py"
 
@@ -67,7 +67,7 @@ def tiles_command(
         print("\n".join(f"  {slot}" for slot in lacking))
         raise typer.Exit(1)
     table.write_text(table_text(chosen))
-    print(f"{table}: {len(chosen)} rows written, from {len(known)} candidates")
+    print(f"{table}: {len(merged(chosen))} rows written, from {len(known)} candidates")
 
 
 def _slots(

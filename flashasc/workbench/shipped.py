@@ -46,14 +46,26 @@ class Use:
         return " ".join([f"D={self.D} Dv={self.Dv}", *filter(self.__getattribute__, switches)])
 
 
-def uses(row: TileConfig) -> tuple[Use, ...]:
-    """Plain use, one column short of the limit, and the slimmest D and Dv."""
+def uses(row: TileConfig, above: int) -> tuple[Use, ...]:
+    """How a row is used: plainly, one column short, with the slimmest D and Dv, and between.
+
+    Args:
+        row: of the tile table.
+        above: largest head size that the table's next smaller row serves; 0 where there is none.
+            Head sizes between that and the row's own that have a tile width of their own are uses.
+    """
     limit = row.max_head
     return (
         Use(limit, limit, causal=True, with_lse=True),
         Use(limit - 1, limit - 1, causal=False, with_lse=False, fp32_out=True),
         Use(1, limit, causal=True, with_lse=False),
         Use(limit, 1, causal=False, with_lse=True, wide=True),
+        *(
+            Use(size, size, causal=True, with_lse=True)
+            # a single column takes the narrowest tile already
+            for size in row.head_blocks[1:]
+            if above < size < limit
+        ),
     )
 
 
@@ -144,16 +156,16 @@ def shipped_cases(
         raise ValueError(f"head_dim: expected 1 to {largest}, got {head_dim}")
     found: list[Case] = []
     for arch in targets:
-        served: set[tuple[torch.dtype, str]] = set()
+        served: dict[tuple[torch.dtype, str], int] = {}
         for row in rows_of(arch):
             kind = (row.dtype, row.precision)
             if (dtype and row.dtype != DTYPES[dtype]) or (precision and row.precision != precision):
                 continue
+            above = served.get(kind, 0)
+            served[kind] = row.max_head
             # as `choose` does: the first row that is large enough
-            if head_dim is not None and (row.max_head < head_dim or kind in served):
-                continue
-            served.add(kind)
-            found += [attention_case(row, use, arch) for use in uses(row)]
+            if head_dim is None or above < head_dim <= row.max_head:
+                found += [attention_case(row, use, arch) for use in uses(row, above)]
     return found
 
 

@@ -127,10 +127,30 @@ def missing(chosen: Mapping[Slot, Record]) -> list[Slot]:
     return [slot for slot in ALL_SLOTS if slot not in chosen]
 
 
+def merged(chosen: Mapping[Slot, Record]) -> dict[Slot, Record]:
+    """Drop the rows that the row of the next larger head size can stand for: it has their tile."""
+
+    def tile(slot: Slot) -> tuple[int, int, int]:
+        record = chosen[slot]
+        return record.block_m, record.block_n, record.segment
+
+    return {
+        slot: record
+        for slot, record in chosen.items()
+        if (larger := _next_larger(slot)) not in chosen or tile(larger) != tile(slot)
+    }
+
+
+def _next_larger(slot: Slot) -> Slot:
+    """The same slot for the next head size; itself with no head size after the last."""
+    following = dict(zip(BUCKETS, (*BUCKETS[1:], 0), strict=True))
+    return dataclasses.replace(slot, max_head=following[slot.max_head])
+
+
 def table_text(chosen: Mapping[Slot, Record]) -> str:
     """The source of `flashasc/_configs/ascend_tiles.py`."""
     lines = [_HEAD]
-    for slot, record in chosen.items():
+    for slot, record in merged(chosen).items():
         targets = (slot.arch, *SEARCHED[slot.arch])
         names = ", ".join(f'"{name}"' for name in targets) + ("," if len(targets) == 1 else "")
         lines += [
@@ -146,7 +166,8 @@ _HEAD = '''"""Tiles for Ascend NPUs, as `python -m flashasc ascend tiles` writes
 
 Each is the tile with the least estimated time per query row and key among those that compile
 without a retry, double buffers kept, in every use (causal or not, with or without log-sum-exp,
-head sizes at and below the limit). Every candidate is in bench/results/ascend_tiles.json. The
+head sizes at and below the limit). A row whose tile the next larger head size shares is left to
+that row. Every candidate is in bench/results/ascend_tiles.json. The
 times are estimates on paper: no NPU measured them.
 """
 

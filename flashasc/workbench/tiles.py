@@ -12,7 +12,7 @@ from flashasc.workbench.case import Case
 from flashasc.workbench.checks import Verdict, check
 from flashasc.workbench.estimates import Estimated, estimate_all
 from flashasc.workbench.shipped import DTYPES, Use, attention_case, rows_of, uses
-from flashasc.workbench.tile_evidence import SEARCHED, Record, Slot
+from flashasc.workbench.tile_evidence import BUCKETS, SEARCHED, Record, Slot
 
 BLOCK_M = (16, 32, 64, 128)
 BLOCK_N = (32, 64, 128, 256, 512)
@@ -74,7 +74,7 @@ def search(
         further = [
             use_case(row, number, arch)
             for arch in (slot.arch, *SEARCHED[slot.arch])
-            for number in range(len(uses(row)))
+            for number in range(len(_uses(row)))
             if (arch, number) != (slot.arch, 0)
         ]
         found = {
@@ -112,8 +112,12 @@ def candidate(slot: Slot, block_m: int, block_n: int) -> TileConfig:
 
 def use_case(row: TileConfig, number: int, arch: str) -> Case:
     """One of the uses of a row, as a case."""
-    use: Use = uses(row)[number]
-    return attention_case(row, use, arch)
+    return attention_case(row, _uses(row)[number], arch)
+
+
+def _uses(row: TileConfig) -> tuple[Use, ...]:
+    smaller = [size for size in BUCKETS if size < row.max_head]
+    return uses(row, max(smaller, default=0))
 
 
 def _shape(row: TileConfig) -> tuple[int, int]:
