@@ -8,7 +8,6 @@ import torch
 
 from .._problem import Precision
 
-
 SCORE_OPTIONS = frozenset({"window", "softcap", "mask", "bias", "alibi"})
 """Every score option, see `AttentionProblem.score_options`."""
 
@@ -17,8 +16,8 @@ SCORE_OPTIONS = frozenset({"window", "softcap", "mask", "bias", "alibi"})
 class TileConfig:
     """One row of a tile table.
 
-    A row serves problems of its dtype and precision whose D and Dv are at most `max_head`, and which
-    use no other score options than its own.
+    A row serves problems of its dtype and precision whose D and Dv are at most `max_head`, and
+    which use no other score options than its own.
     """
 
     targets: tuple[str, ...]

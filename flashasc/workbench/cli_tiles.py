@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -107,7 +108,9 @@ def _search(
     started = time.monotonic()
     for number, slot in enumerate(slots, 1):
         with progress_bar(f"{slot}", None) as advance:
-            found = search(slot, timeout=timeout, workers=workers, done=advance)
+            found = _like_float16(slot, records, timeout=timeout, workers=workers, done=advance)
+            if not select(found).get(slot):
+                found = search(slot, timeout=timeout, workers=workers, done=advance)
         records = [record for record in records if record.slot != slot] + found
         write_evidence(evidence, records, tools)
         best = select(found).get(slot)
@@ -120,3 +123,13 @@ def _search(
             flush=True,
         )
     return records
+
+
+def _like_float16(
+    slot: Slot, records: Sequence[Record], *, done: Callable[[str], None], **limits: Any
+) -> list[Record]:
+    """Try float16's tile for a bfloat16 slot, whose tiles take the same room."""
+    alike = select(records).get(dataclasses.replace(slot, dtype="float16"))
+    if slot.dtype != "bfloat16" or alike is None:
+        return []
+    return search(slot, shapes=[(alike.block_m, alike.block_n)], done=done, **limits)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
+from typing import cast
 
-from flashasc._configs import TileConfig
+from flashasc._configs import TileConfig, ascend
+from flashasc._problem import Precision
 from flashasc.ascend import CompileReport
 from flashasc.workbench.case import Case
 from flashasc.workbench.checks import Verdict, check
 from flashasc.workbench.estimates import Estimated, estimate_all
-from flashasc.workbench.shipped import DTYPES, Use, attention_case, rows_of, uses
-from flashasc.workbench.tile_evidence import BUCKETS, SEARCHED, Record, Slot
+from flashasc.workbench.shipped import DTYPES, Use, attention_case, uses
+from flashasc.workbench.tile_evidence import OPTION_BUCKETS, SEARCHED, Record, Slot
 
-BLOCK_M = (16, 32, 64, 128)
-BLOCK_N = (32, 64, 128, 256, 512)
-SHAPES = tuple(product(BLOCK_M, BLOCK_N))
+SHAPES = (
+    *product((16, 32, 64, 128), (32, 64, 128, 256, 512)),
+    # the compiler takes any multiple of 16
+    *((48, 256), (64, 192), (96, 128)),
+)
+_START = 64 * 128
 
 
 def search(
@@ -29,9 +34,11 @@ def search(
 ) -> list[Record]:
     """Try tiles for a slot, until the best by estimate is known to fit in every use.
 
-    Every candidate is compiled in its plain use, but for those at least as large both ways as one
-    that overflowed. From the best estimate on, the further uses are compiled, also on the
-    processors that share the slot's memories, until one candidate passes all. Compilations come
+    Candidates are compiled in the row's first use, from tiles of a middling area on: larger ones
+    until none of an area fits, smaller ones only where no larger one does, as a larger tile shares
+    out its fixed work over more pairs of query and key. Those at least as large both ways as one
+    that overflowed are skipped. From the best estimate on, the further uses are compiled, also on
+    the processors that share the slot's memories, until one candidate passes all. Compilations come
     out of the cache where they were made before, so a search that was stopped goes on quickly.
 
     Args:
@@ -52,7 +59,13 @@ def search(
 
     records: list[Record] = []
     too_large: dict[tuple[int, int], str] = {}
+    fitted: list[bool] = []
     for wave in _waves(shapes):
+        area = wave[0][0] * wave[0][1]
+        if fitted and not fitted[-1] and area > _START:
+            continue
+        if any(fitted) and area < _START:
+            break
         tried = []
         for shape in wave:
             if smaller := _dominated(shape, too_large):
@@ -66,6 +79,7 @@ def search(
             if verdict.verdict.startswith("overflows"):
                 too_large[_shape(row)] = verdict.verdict
             records.append(_record(slot, row, verdict, estimated))
+        fitted.append(any(verdict.fits for verdict in verdicts))
     ranked = sorted(
         (record for record in records if record.eligible), key=lambda record: record.rank
     )
@@ -89,24 +103,16 @@ def search(
 
 
 def candidate(slot: Slot, block_m: int, block_n: int) -> TileConfig:
-    """A row of the table for a slot, with this tile; the rest as the table has it now.
-
-    A segment keeps its number of keys, which its accuracy depends on.
-    """
-    alike = next(
-        row
-        for row in rows_of(slot.arch)
-        if row.dtype == DTYPES[slot.dtype] and row.precision == slot.precision
-    )
-    keys = alike.segment * alike.block_n if alike.segment > 1 else 0
-    return dataclasses.replace(
-        alike,
-        targets=(slot.arch,),
-        max_head=slot.max_head,
-        block_m=block_m,
-        block_n=block_n,
-        segment=max(1, keys // block_n),
-        source="a candidate",
+    """A row of the table for a slot, with this tile."""
+    return ascend.row(
+        (slot.arch,),
+        DTYPES[slot.dtype],
+        cast(Precision, slot.precision),
+        slot.max_head,
+        slot.options,
+        block_m,
+        block_n,
+        "a candidate",
     )
 
 
@@ -116,8 +122,8 @@ def use_case(row: TileConfig, number: int, arch: str) -> Case:
 
 
 def _uses(row: TileConfig) -> tuple[Use, ...]:
-    smaller = [size for size in BUCKETS if size < row.max_head]
-    return uses(row, max(smaller, default=0))
+    buckets = OPTION_BUCKETS["reach" if row.options else "none"]
+    return uses(row, max((size for size in buckets if size < row.max_head), default=0))
 
 
 def _shape(row: TileConfig) -> tuple[int, int]:
@@ -125,8 +131,10 @@ def _shape(row: TileConfig) -> tuple[int, int]:
 
 
 def _waves(shapes: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """Shapes of equal area together, the smallest first: none can rule out another of its wave."""
-    for area in sorted({m * n for m, n in shapes}):
+    """Shapes of equal area together: a middling area, the larger ones, then the smaller ones."""
+    areas = sorted({m * n for m, n in shapes})
+    larger = [area for area in areas if area >= _START]
+    for area in (*larger, *reversed(areas[: len(areas) - len(larger)])):
         yield [shape for shape in shapes if shape[0] * shape[1] == area]
 
 

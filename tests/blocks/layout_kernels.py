@@ -126,9 +126,7 @@ def predicates_kernel(
 
 
 @triton.jit
-def ranges_kernel(
-    cases_ptr, out_ptr, cases, BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr
-):
+def ranges_kernel(cases_ptr, out_ptr, cases, BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr):
     """key_range of (row_start, row_end, Sk, first, last) into [cases, 4]."""
     for case in range(0, cases):
         row_start = tl.load(cases_ptr + 5 * case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -268,5 +269,5 @@ def test_sequences_stay_within_their_tokens(device: Device, dtype: torch.dtype) 
         dtype=torch.int32,
     )  # fmt: skip
     inside = cu.clamp(0, tokens).tolist()
-    expected = [[a, max(b - a, 0)] for a, b in zip(inside[:-1], inside[1:], strict=True)]
+    expected = [[a, max(b - a, 0)] for a, b in itertools.pairwise(inside)]
     assert found.tolist() == expected
