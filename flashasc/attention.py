@@ -198,8 +198,8 @@ def attention(
         problem.precision,
         problem.out_dtype,
         problem.with_lse,
-        max_seqlen_q,
-        max_seqlen_k,
+        None if max_seqlen_q is None else problem.Sq,
+        None if max_seqlen_k is None else problem.Sk,
         impl,
     )
     return (out, lse) if return_lse else out
