@@ -182,9 +182,20 @@ def score_tile(
         return scores, derivative
     grouped = scores.unflatten(2, (problem.group, -1))
     if terms.bias is not None:
-        grouped.add_(cut(terms.bias, rows, keys).to(scores.dtype), alpha=unit)
+        grouped.add_(_finite(cut(terms.bias, rows, keys), scores.dtype), alpha=unit)
     if terms.slopes is not None:
         grouped.addcmul_(terms.slopes, distances(terms, rows, keys, scores), value=-unit)
     if hidden is not None:
         grouped.masked_fill_(hidden, -math.inf)
     return scores, derivative
+
+
+def _finite(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bias in another dtype, where a finite number is finite still in log2 units.
+
+    `torch.finfo(dtype).min` is what many write for a hidden key: a row full of it is no row of
+    -inf.
+    """
+    largest = torch.finfo(dtype).max * math.log(2.0)
+    cast = bias.to(dtype)
+    return torch.where(bias.isinf(), cast, cast.clamp(-largest, largest))
