@@ -33,6 +33,7 @@ def _attend_tile(
     MASK: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr, SOFTCAP: tl.constexpr,
     BAND: tl.constexpr, METHOD: tl.constexpr, SPLIT: tl.constexpr, SEGMENT: tl.constexpr,
     WITH_LSE: tl.constexpr, NATURAL: tl.constexpr, DOT_PRECISION: tl.constexpr, WIDE: tl.constexpr,
+    K_BY_COLUMNS: tl.constexpr, V_BY_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Attend from a tile of queries to the keys [start_n, start_n + BLOCK_N).
 
@@ -43,7 +44,7 @@ def _attend_tile(
     # keys that no row of the tile sees are not read: whatever lies there cannot spread
     k = load_tile(
         k_ptr, start_n, end, stride_kn, stride_kd, D, BLOCK_N, BLOCK_D, BAND != "never", WIDE,
-        begin, BOUND_LEFT,
+        begin, BOUND_LEFT, K_BY_COLUMNS,
     )  # [BLOCK_N, BLOCK_D]  # fmt: skip
     scores = dot(q, tl.trans(k), DOT_PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     scores = adjusted(
@@ -57,7 +58,7 @@ def _attend_tile(
             scores = banded(scores, start_n, end, offs_m, first, last, BOUND_LEFT, BOUND_RIGHT)
     v = load_tile(
         v_ptr, start_n, end, stride_vn, stride_vd, Dv, BLOCK_N, BLOCK_DV, BAND != "never", WIDE,
-        begin, BOUND_LEFT,
+        begin, BOUND_LEFT, V_BY_COLUMNS,
     )  # [BLOCK_N, BLOCK_DV]  # fmt: skip
     if MASK != "none":
         scores, v = masked(
@@ -95,7 +96,8 @@ def _attention_fwd_tile(
     PACKED: tl.constexpr, BOTTOM_RIGHT: tl.constexpr, METHOD: tl.constexpr, SPLIT: tl.constexpr,
     SEGMENT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
-    WIDE: tl.constexpr,
+    WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
+    V_BY_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Compute one tile of query rows of one head: task = (batch * Hq + head) * tiles_m + tile.
 
@@ -142,7 +144,8 @@ def _attention_fwd_tile(
         start_m, tl.minimum(start_m + BLOCK_M, Sq), Sk, first, last, BOUND_LEFT, BOUND_RIGHT
     )
     q = load_tile(
-        q_ptr, start_m, Sq, stride_qm, stride_qd, D, BLOCK_M, BLOCK_D, CHECK_ROWS=True, WIDE=WIDE
+        q_ptr, start_m, Sq, stride_qm, stride_qd, D, BLOCK_M, BLOCK_D, CHECK_ROWS=True, WIDE=WIDE,
+        BY_COLUMNS=Q_BY_COLUMNS,
     )  # [BLOCK_M, BLOCK_D]
 
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_init(
@@ -181,6 +184,7 @@ def _attention_fwd_tile(
                         MASK, BIAS, ALIBI, SOFTCAP,
                         "branch" if not SPLIT_LOOP else ("never" if part == 1 else "always"),
                         METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, DOT_PRECISION, WIDE,
+                        K_BY_COLUMNS, V_BY_COLUMNS,
                     )
                 )  # fmt: skip
         start_n = tl.maximum(end_n, start_n)
@@ -228,7 +232,8 @@ def attention_fwd_kernel(
     PACKED: tl.constexpr, BOTTOM_RIGHT: tl.constexpr, METHOD: tl.constexpr, SPLIT: tl.constexpr,
     SEGMENT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
-    WIDE: tl.constexpr, CORE_LOOP: tl.constexpr,
+    WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
+    V_BY_COLUMNS: tl.constexpr, CORE_LOOP: tl.constexpr,
 ):  # fmt: skip
     """Attention of [B, Hq, Sq, D] queries to [B, Hk, Sk, D] keys and [B, Hk, Sk, Dv] values.
 
@@ -251,7 +256,7 @@ def attention_fwd_kernel(
                 D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
                 MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, BOTTOM_RIGHT,
                 METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
-                WIDE,
+                WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS,
             )  # fmt: skip
     else:
         _attention_fwd_tile(
@@ -266,5 +271,5 @@ def attention_fwd_kernel(
             D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
             MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, BOTTOM_RIGHT,
             METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
-            WIDE,
+            WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS,
         )  # fmt: skip

@@ -21,7 +21,13 @@ Spread = Literal["none", "full", "columns", "rows", "one"]
 
 
 def kernel_constants(
-    problem: AttentionProblem, config: TileConfig, *, mask: Spread, bias: Spread, wide: bool
+    problem: AttentionProblem,
+    config: TileConfig,
+    *,
+    mask: Spread,
+    bias: Spread,
+    wide: bool,
+    by_columns: tuple[bool, bool, bool] = (False, False, False),
 ) -> dict[str, Any]:
     """The kernel's constexpr arguments, by name, for one problem and one row of the tile table.
 
@@ -30,6 +36,8 @@ def kernel_constants(
         config: the row.
         mask, bias: over what these are spread out, see `blocks.layout.load_spread`.
         wide: strides need 64 bits.
+        by_columns: for q, k and v, whether it lies column by column: its last stride is not 1, the
+            one before it is.
     """
     compensated = "kahan" if config.segment == 1 else "segment"
     return {
@@ -58,6 +66,7 @@ def kernel_constants(
         "DOT_PRECISION": config.dot_precision,
         "SPLIT_LOOP": config.split_loop,
         "WIDE": wide,
+        **dict(zip(("Q_BY_COLUMNS", "K_BY_COLUMNS", "V_BY_COLUMNS"), by_columns, strict=True)),
         "CORE_LOOP": config.core_loop,
     }
 
@@ -180,7 +189,14 @@ def launch_attention_fwd(
         attention_fwd_kernel,
         min(tasks, target.cores) if config.core_loop else tasks,
         args,
-        kernel_constants(problem, config, mask=mask_spread, bias=bias_spread, wide=wide),
+        kernel_constants(
+            problem,
+            config,
+            mask=mask_spread,
+            bias=bias_spread,
+            wide=wide,
+            by_columns=(_by_columns(q), _by_columns(k), _by_columns(v)),
+        ),
         route=route,
         device=problem.device,
         arch=target.arch,
@@ -204,6 +220,11 @@ def _spread_out(
     }
     shape = (problem.B, problem.Hq, problem.Sq, problem.Sk)
     return tensor.expand(shape), spread[over_rows, over_columns]
+
+
+def _by_columns(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's columns lie in one piece each, and its rows do not."""
+    return tensor.stride(-2) == 1 and tensor.stride(-1) != 1 and tensor.shape[-1] > 1
 
 
 def _reach(keys: int | None) -> int:
