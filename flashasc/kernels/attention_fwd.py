@@ -144,7 +144,16 @@ def _attention_fwd_tile(
         start_m, tl.minimum(start_m + BLOCK_M, Sq), Sk, first, last, BOUND_LEFT, BOUND_RIGHT
     )
     q = load_tile(
-        q_ptr, start_m, Sq, stride_qm, stride_qd, D, BLOCK_M, BLOCK_D, CHECK_ROWS=True, WIDE=WIDE,
+        q_ptr,
+        start_m,
+        Sq,
+        stride_qm,
+        stride_qd,
+        D,
+        BLOCK_M,
+        BLOCK_D,
+        CHECK_ROWS=True,
+        WIDE=WIDE,
         BY_COLUMNS=Q_BY_COLUMNS,
     )  # [BLOCK_M, BLOCK_D]
 

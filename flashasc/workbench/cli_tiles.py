@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from flashasc.workbench.options import Target, Timeout, Workers
 from flashasc.workbench.shipped import full_name
 from flashasc.workbench.tile_evidence import (
     ALL_SLOTS,
+    OPTION_BUCKETS,
     Record,
     Slot,
     merged,
@@ -25,7 +26,7 @@ from flashasc.workbench.tile_evidence import (
     table_text,
     write_evidence,
 )
-from flashasc.workbench.tiles import search
+from flashasc.workbench.tiles import SHAPES, search
 
 _ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = _ROOT / "bench" / "results" / "ascend_tiles.json"
@@ -108,9 +109,10 @@ def _search(
     started = time.monotonic()
     for number, slot in enumerate(slots, 1):
         with progress_bar(f"{slot}", None) as advance:
-            found = _like_float16(slot, records, timeout=timeout, workers=workers, done=advance)
+            limits: dict[str, Any] = {"timeout": timeout, "workers": workers, "done": advance}
+            found = search(slot, **_narrowed(slot, records), **limits)
             if not select(found).get(slot):
-                found = search(slot, timeout=timeout, workers=workers, done=advance)
+                found = search(slot, **limits)
         records = [record for record in records if record.slot != slot] + found
         write_evidence(evidence, records, tools)
         best = select(found).get(slot)
@@ -125,11 +127,23 @@ def _search(
     return records
 
 
-def _like_float16(
-    slot: Slot, records: Sequence[Record], *, done: Callable[[str], None], **limits: Any
-) -> list[Record]:
-    """Try float16's tile for a bfloat16 slot, whose tiles take the same room."""
-    alike = select(records).get(dataclasses.replace(slot, dtype="float16"))
-    if slot.dtype != "bfloat16" or alike is None:
-        return []
-    return search(slot, shapes=[(alike.block_m, alike.block_n)], done=done, **limits)
+def _narrowed(slot: Slot, records: Sequence[Record]) -> dict[str, Any]:
+    """Where to begin, from what is chosen for a slot that needs no more room.
+
+    That is one without options, or of the next smaller head size: a tile that did not fit there
+    does not fit here. For bfloat16 float16's tile is tried: it takes the same room.
+    """
+    chosen = select(records)
+    if slot.dtype == "bfloat16":
+        if alike := chosen.get(dataclasses.replace(slot, dtype="float16")):
+            return {"shapes": [(alike.block_m, alike.block_n)], "further": 1}
+        return {}
+    roomier = [dataclasses.replace(slot, options="none")] if slot.options != "none" else []
+    buckets = OPTION_BUCKETS[slot.options]
+    if place := buckets.index(slot.max_head):
+        roomier.append(dataclasses.replace(slot, max_head=buckets[place - 1]))
+    areas = [best.block_m * best.block_n for other in roomier if (best := chosen.get(other))]
+    if not areas:
+        return {}
+    shapes = [(m, n) for m, n in SHAPES if m * n <= min(areas)]
+    return {"shapes": shapes, "start": min(areas)}

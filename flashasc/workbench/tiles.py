@@ -28,6 +28,8 @@ def search(
     slot: Slot,
     *,
     shapes: Sequence[tuple[int, int]] = SHAPES,
+    start: int = _START,
+    further: int | None = None,
     timeout: float = 60,
     workers: int | None = None,
     done: Callable[[str], None] = lambda what: None,
@@ -37,13 +39,16 @@ def search(
     Candidates are compiled in the row's first use, from tiles of a middling area on: larger ones
     until none of an area fits, smaller ones only where no larger one does, as a larger tile shares
     out its fixed work over more pairs of query and key. Those at least as large both ways as one
-    that overflowed are skipped. From the best estimate on, the further uses are compiled, also on
-    the processors that share the slot's memories, until one candidate passes all. Compilations come
-    out of the cache where they were made before, so a search that was stopped goes on quickly.
+    that overflowed are skipped. From the best estimate on, the further uses are compiled, the first
+    one also for the processors that share the slot's memories, until one candidate passes all, and
+    smaller tiles are tried if none does. Compilations come out of the cache where they were made
+    before, so a search that was stopped goes on quickly.
 
     Args:
         slot: what to search for.
         shapes: (block_m, block_n) to try.
+        start: area, queries x keys, of the first candidates.
+        further: how many further uses are compiled; all by default.
         timeout: seconds for one compilation; one that takes longer does not fit.
         workers: as `flashasc.workbench.check`.
         done: told of every compilation that ended.
@@ -59,12 +64,12 @@ def search(
 
     records: list[Record] = []
     too_large: dict[tuple[int, int], str] = {}
-    fitted: list[bool] = []
-    for wave in _waves(shapes):
+    larger_fit = True
+    for wave in _waves(shapes, start):
         area = wave[0][0] * wave[0][1]
-        if fitted and not fitted[-1] and area > _START:
+        if area > start and not larger_fit:
             continue
-        if any(fitted) and area < _START:
+        if area < start and any(record.chosen_if_best for record in records):
             break
         tried = []
         for shape in wave:
@@ -79,27 +84,36 @@ def search(
             if verdict.verdict.startswith("overflows"):
                 too_large[_shape(row)] = verdict.verdict
             records.append(_record(slot, row, verdict, estimated))
-        fitted.append(any(verdict.fits for verdict in verdicts))
-    ranked = sorted(
-        (record for record in records if record.eligible), key=lambda record: record.rank
-    )
+        larger_fit = any(verdict.fits for verdict in verdicts)
+        if area <= start or not larger_fit:
+            _confirm(records, further, compiled)
+    if larger_fit:
+        _confirm(records, further, compiled)
+    return records
+
+
+def _confirm(
+    records: list[Record],
+    further: int | None,
+    compiled: Callable[[Sequence[Case]], list[Verdict]],
+) -> None:
+    """Compile the further uses of candidates, from the best on, until one passes in all of them."""
+    ranked = sorted((r for r in records if r.eligible and not r.uses), key=lambda r: r.rank)
     for record in ranked:
+        if any(known.chosen_if_best and known.rank < record.rank for known in records):
+            break
+        slot = record.slot
         row = candidate(slot, record.block_m, record.block_n)
-        further = [
-            use_case(row, number, arch)
-            for arch in (slot.arch, *SEARCHED[slot.arch])
-            for number in range(len(_uses(row)))
-            if (arch, number) != (slot.arch, 0)
-        ]
+        numbers = range(1, len(_uses(row)) if further is None else 1 + further)
+        verdicts = compiled(
+            [use_case(row, number, slot.arch) for number in numbers]
+            + [use_case(row, 0, arch) for arch in SEARCHED[slot.arch]]
+        )
         found = {
             f"{verdict.case.arch}, {verdict.case.facts['use']}": verdict.verdict
-            for verdict in compiled(further)
+            for verdict in verdicts
         }
-        confirmed = dataclasses.replace(record, uses=found)
-        records[records.index(record)] = confirmed
-        if confirmed.chosen_if_best:
-            break
-    return records
+        records[records.index(record)] = dataclasses.replace(record, uses=found)
 
 
 def candidate(slot: Slot, block_m: int, block_n: int) -> TileConfig:
@@ -130,10 +144,10 @@ def _shape(row: TileConfig) -> tuple[int, int]:
     return row.block_m, row.block_n
 
 
-def _waves(shapes: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """Shapes of equal area together: a middling area, the larger ones, then the smaller ones."""
+def _waves(shapes: Sequence[tuple[int, int]], start: int) -> Iterator[list[tuple[int, int]]]:
+    """Shapes of equal area together: `start`, the larger ones, then the smaller ones."""
     areas = sorted({m * n for m, n in shapes})
-    larger = [area for area in areas if area >= _START]
+    larger = [area for area in areas if area >= start]
     for area in (*larger, *reversed(areas[: len(areas) - len(larger)])):
         yield [shape for shape in shapes if shape[0] * shape[1] == area]
 
