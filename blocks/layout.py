@@ -155,20 +155,21 @@ def load_spread(
 
 
 @triton.jit
-def sequence(cu_ptr, index, tokens):
+def sequence(cu_ptr, index, tokens, longest):
     """Where one of several sequences packed one after another lies.
 
     Args:
         cu_ptr: pointer to [B + 1] int32 or int64: where each begins, and the last ends.
         index: int32. Which one.
         tokens: int32. Length of all together: nothing outside is ever addressed.
+        longest: int32. What lies beyond this length of one sequence is left out.
 
     Returns:
         (begin, length): int32.
     """
     begin = clamped(tl.load(cu_ptr + index), tokens)
     end = clamped(tl.load(cu_ptr + index + 1), tokens)
-    return begin, tl.maximum(end - begin, 0)
+    return begin, clamped(end - begin, longest)
 
 
 @triton.jit

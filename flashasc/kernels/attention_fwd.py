@@ -88,7 +88,7 @@ def _attention_fwd_tile(
     stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
     stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-    Hq, group, Sq, Sk, diagonal, window_left, window_right, tiles_m,
+    Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, tiles_m,
     D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr,
@@ -101,7 +101,8 @@ def _attention_fwd_tile(
 ):  # fmt: skip
     """Compute one tile of query rows of one head: task = (batch * Hq + head) * tiles_m + tile.
 
-    PACKED: Sq and Sk are the tokens of all sequences, and strides along the batch are 0.
+    PACKED: Sq and Sk are the tokens of all sequences, max_q and max_k the most that one counts
+    with, and strides along the batch are 0.
     """
     UNIT: tl.constexpr = 1.0 if NATURAL else LOG2E
     pid_bh = task // tiles_m
@@ -124,8 +125,8 @@ def _attention_fwd_tile(
         alibi_ptr = advance(advance(alibi_ptr, batch, stride_alibi_b), head, stride_alibi_h)
         slope = tl.load(alibi_ptr).to(tl.float32) * UNIT
     if PACKED:
-        begin_q, Sq = sequence(cu_q_ptr, batch, Sq)
-        begin_k, Sk = sequence(cu_k_ptr, batch, Sk)
+        begin_q, Sq = sequence(cu_q_ptr, batch, Sq, max_q)
+        begin_k, Sk = sequence(cu_k_ptr, batch, Sk, max_k)
         q_ptr = advance(q_ptr, begin_q, stride_qm)
         k_ptr = advance(k_ptr, begin_k, stride_kn)
         v_ptr = advance(v_ptr, begin_k, stride_vn)
@@ -219,7 +220,8 @@ def _attention_fwd_tile(
 # sizes, and strides that move a pointer once a tile, are not worth a compilation each
 @triton.jit(
     do_not_specialize=[
-        "Hq", "group", "Sq", "Sk", "diagonal", "window_left", "window_right", "tiles_m", "tasks",
+        "Hq", "group", "Sq", "Sk", "max_q", "max_k", "diagonal", "window_left", "window_right",
+        "tiles_m", "tasks",
         "stride_qb", "stride_qh", "stride_kb", "stride_kh", "stride_vb", "stride_vh", "stride_ob",
         "stride_oh", "stride_mask_b", "stride_mask_h", "stride_bias_b", "stride_bias_h",
         "stride_lse_b", "stride_lse_h", "stride_alibi_b", "stride_alibi_h", "stride_sinks_h",
@@ -233,7 +235,7 @@ def attention_fwd_kernel(
     stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
     stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-    Hq, group, Sq, Sk, diagonal, window_left, window_right, tiles_m, tasks,
+    Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, tiles_m, tasks,
     D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr,
@@ -261,7 +263,7 @@ def attention_fwd_kernel(
                 stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
                 stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
                 stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-                Hq, group, Sq, Sk, diagonal, window_left, window_right, tiles_m,
+                Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, tiles_m,
                 D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
                 MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, BOTTOM_RIGHT,
                 METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
@@ -276,7 +278,7 @@ def attention_fwd_kernel(
             stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
             stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
             stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-            Hq, group, Sq, Sk, diagonal, window_left, window_right, tiles_m,
+            Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, tiles_m,
             D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
             MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, BOTTOM_RIGHT,
             METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,

@@ -176,7 +176,7 @@ def launch_attention_fwd(
         "Hq": problem.Hq, "group": problem.group,
         "Sq": problem.tokens_q if problem.packed else problem.Sq,
         "Sk": problem.tokens_k if problem.packed else problem.Sk,
-        "diagonal": problem.diagonal,
+        "max_q": problem.Sq, "max_k": problem.Sk, "diagonal": problem.diagonal,
         "window_left": _reach(problem.window_left), "window_right": _reach(problem.reach_right),
         "tiles_m": tiles_m, "tasks": tasks,
     }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.constants import LOG2E, NEG_INF
+from blocks.constants import INF, LARGEST, LN2, LOG2E, NEG_INF
 from blocks.layout import load_spread
 from blocks.masking import causal, not_before, within
 from blocks.scores import distance, soft_cap
@@ -37,7 +37,9 @@ def adjusted(
             scores.shape[0], scores.shape[1], WIDE,
         ).to(tl.float32)  # fmt: skip
         if not NATURAL:
-            bias = bias * LOG2E
+            # finite stays finite: a bias of float32's lowest number hides nothing by itself
+            bounded = tl.minimum(tl.maximum(bias, -LARGEST * LN2), LARGEST * LN2)
+            bias = tl.where(tl.abs(bias) < INF, bounded, bias) * LOG2E
         scores = scores + bias
     if ALIBI:
         offs_n = start_n + tl.arange(0, scores.shape[1])
