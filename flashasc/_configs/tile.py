@@ -49,6 +49,12 @@ class TileConfig:
     num_warps: int | None = None
     num_stages: int | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse a row that would round what it is there to keep."""
+        assert self.segment == 1 or self.comp_dtype == torch.float32, (
+            "a segment's products are summed where the compensation is kept: in float32"
+        )
+
     def columns(self, size: int) -> int:
         """Columns of the tile that holds head vectors of `size` numbers."""
         return next(block for block in self.head_blocks if block >= size)
