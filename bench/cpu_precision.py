@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 import flashasc
+from flashasc._problem import Precision
 from flashasc.testing import (
     Case,
     Inputs,
@@ -30,7 +31,7 @@ from flashasc.testing import (
 from .machine import facts
 
 KEYS = (1024, 16384, 65536)
-PRECISIONS = ("standard", "compensated", "high")
+PRECISIONS: tuple[Precision, ...] = ("standard", "compensated", "high")
 INPUTS: dict[str, Callable[[Case], Inputs]] = {
     "V normal": normal,
     "V in [0, 1)": positive,
