@@ -294,7 +294,7 @@ def add_sink(
 
     Args:
         pivot ... acc_comp: the state, see the module's docstring.
-        sink: fp32, in the scores' units. -inf changes nothing.
+        sink: fp32, in the scores' units. -inf changes nothing; +inf leaves nothing to the keys.
         WHOLE: the state's pivots are whole numbers.
         NATURAL: the units of sink and pivots.
 
@@ -306,7 +306,8 @@ def add_sink(
     if WHOLE:
         candidate = tl.ceil(sinks)
     pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE, NATURAL)
-    weight = exponential(sinks - base, NATURAL)
+    # an infinite sink takes everything; inf - inf would make a NaN of it
+    weight = tl.where(sinks == INF, 1.0, exponential(sinks - base, NATURAL))
     row_sum, row_sum_comp = kahan_add(row_sum * rescale, row_sum_comp * rescale, weight)
     lse_sum, lse_sum_comp = kahan_add(lse_sum * rescale, lse_sum_comp * rescale, weight)
     acc = acc * rescale[:, None]

@@ -151,14 +151,17 @@ def launch_attention_fwd(
     for name, tensor in (("mask", mask), ("bias", bias)):
         steps = tensor.stride() if tensor is not None else (0, 0, 0, 0)
         strides |= {f"stride_{name}_{dim}": s for dim, s in zip("bhmn", steps, strict=True)}
-    slopes = extras.alibi_slopes
+    slopes, sinks = (
+        x.float() if x is not None and x.dtype == torch.float64 else x
+        for x in (extras.alibi_slopes, extras.sinks)
+    )
     rows = lse.unsqueeze(0) if lse is not None and problem.packed else lse
     strides |= {
         "stride_lse_b": 0 if rows is None or problem.packed else rows.stride(0),
         "stride_lse_h": 0 if rows is None else rows.stride(1),
         "stride_alibi_b": slopes.stride(0) if slopes is not None and slopes.dim() == 2 else 0,
         "stride_alibi_h": 0 if slopes is None else slopes.stride(-1),
-        "stride_sinks_h": 0 if extras.sinks is None else extras.sinks.stride(0),
+        "stride_sinks_h": 0 if sinks is None else sinks.stride(0),
     }
     within = [stride for x in (*heads, mask, bias) if x is not None for stride in x.stride()[2:]]
     wide = max(map(abs, within)) * 2 * max(config.block_m, config.block_n, 256) >= 2**31
@@ -167,7 +170,7 @@ def launch_attention_fwd(
     args = {
         "q_ptr": q, "k_ptr": k, "v_ptr": v, "out_ptr": out, "lse_ptr": lse,
         "mask_ptr": None if mask is None else mask.view(torch.uint8), "bias_ptr": bias,
-        "alibi_ptr": slopes, "sinks_ptr": extras.sinks, "kv_lens_ptr": extras.kv_lens,
+        "alibi_ptr": slopes, "sinks_ptr": sinks, "kv_lens_ptr": extras.kv_lens,
         "cu_q_ptr": extras.cu_seqlens_q, "cu_k_ptr": extras.cu_seqlens_k,
         # with a cap scores are first its shares
         "scale": problem.scale * unit if cap is None else problem.scale / cap,
@@ -218,6 +221,9 @@ def _spread_out(
         (False, True): "rows",
         (True, True): "one",
     }
+    if tensor.dtype == torch.float64:
+        # no target's kernels read it
+        tensor = tensor.float()
     shape = (problem.B, problem.Hq, problem.Sq, problem.Sk)
     return tensor.expand(shape), spread[over_rows, over_columns]
 

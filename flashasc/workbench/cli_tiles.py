@@ -17,6 +17,7 @@ from flashasc.workbench.shipped import full_name
 from flashasc.workbench.tile_evidence import (
     ALL_SLOTS,
     OPTION_BUCKETS,
+    SEARCHED,
     Record,
     Slot,
     merged,
@@ -136,7 +137,10 @@ def _narrowed(slot: Slot, records: Sequence[Record]) -> dict[str, Any]:
     chosen = select(records)
     if slot.dtype == "bfloat16":
         if alike := chosen.get(dataclasses.replace(slot, dtype="float16")):
-            return {"shapes": [(alike.block_m, alike.block_n)], "further": 1}
+            return {
+                "shapes": [(alike.block_m, alike.block_n)],
+                "further": 0 if SEARCHED[slot.arch] else 1,
+            }
         return {}
     roomier = [dataclasses.replace(slot, options="none")] if slot.options != "none" else []
     buckets = OPTION_BUCKETS[slot.options]
@@ -146,4 +150,5 @@ def _narrowed(slot: Slot, records: Sequence[Record]) -> dict[str, Any]:
     if not areas:
         return {}
     shapes = [(m, n) for m, n in SHAPES if m * n <= min(areas)]
-    return {"shapes": shapes, "start": min(areas)}
+    limits: dict[str, Any] = {"shapes": shapes, "start": min(areas)}
+    return limits if slot.options == "none" else {**limits, "further": 2}

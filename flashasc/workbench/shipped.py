@@ -103,6 +103,13 @@ def attention_case(row: TileConfig, use: Use, arch: str) -> Case:
     signature = kernel_signature(problem)
     # rows of a multiple of 16 numbers; other strides are as they come, or not looked at by the JIT
     rows = ["stride_qm", "stride_kn", "stride_vn", "stride_om"]
+    # 0, as a launch passes the strides of what is not there or the same for all rows
+    zeros = [
+        f"stride_{name}_{dim}"
+        for name in ("mask", "bias")
+        for dim in "mn"
+        if name not in use.options or (dim == "m" and use.spread == "columns")
+    ]
     if use.wide:
         far = [f"stride_{tensor}{dim}" for tensor in "qkvo" for dim in "bh"]
         signature |= dict.fromkeys((*rows, *far), "i64")
@@ -121,7 +128,7 @@ def attention_case(row: TileConfig, use: Use, arch: str) -> Case:
         kernel=attention_fwd_kernel,
         signature=signature,
         constants=constants,
-        divisible_by_16=tuple(name for name in (*pointers, *rows) if name not in constants),
+        divisible_by_16=tuple(name for name in (*pointers, *rows, *zeros) if name not in constants),
         facts={
             "operation": "attention forward",
             "dtype": dtype,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from itertools import product
 from typing import cast
 
 from flashasc._configs import TileConfig, ascend
@@ -17,10 +16,17 @@ from flashasc.workbench.shipped import DTYPES, Use, attention_case, uses
 from flashasc.workbench.tile_evidence import OPTION_BUCKETS, SEARCHED, Record, Slot
 
 SHAPES = (
-    *product((16, 32, 64, 128), (32, 64, 128, 256, 512)),
+    *((64, 512), (128, 256)),
+    *((64, 256), (128, 128)),
     # the compiler takes any multiple of 16
     *((48, 256), (64, 192), (96, 128)),
+    *((32, 256), (64, 128), (128, 64)),
+    *((32, 128), (64, 64)),
+    *((16, 128), (32, 64), (64, 32)),
+    *((16, 64), (32, 32)),
+    *((16, 32),),
 )
+"""(block_m, block_n), those of one area in a line."""
 _START = 64 * 128
 
 
@@ -37,8 +43,8 @@ def search(
     """Try tiles for a slot, until the best by estimate is known to fit in every use.
 
     Candidates are compiled in the row's first use, from tiles of a middling area on: larger ones
-    until none of an area fits, smaller ones only where no larger one does, as a larger tile shares
-    out its fixed work over more pairs of query and key. Those at least as large both ways as one
+    until none of an area fits, smaller ones only where not all larger ones do, as a larger tile
+    shares out its fixed work over more pairs of query and key. Those at least as large both ways as one
     that overflowed are skipped. From the best estimate on, the further uses are compiled, the first
     one also for the processors that share the slot's memories, until one candidate passes all, and
     smaller tiles are tried if none does. Compilations come out of the cache where they were made
@@ -64,12 +70,12 @@ def search(
 
     records: list[Record] = []
     too_large: dict[tuple[int, int], str] = {}
-    larger_fit = True
+    larger_fit = squeezed = True
     for wave in _waves(shapes, start):
         area = wave[0][0] * wave[0][1]
         if area > start and not larger_fit:
             continue
-        if area < start and any(record.chosen_if_best for record in records):
+        if area < start and not squeezed and any(record.chosen_if_best for record in records):
             break
         tried = []
         for shape in wave:
@@ -85,6 +91,7 @@ def search(
                 too_large[_shape(row)] = verdict.verdict
             records.append(_record(slot, row, verdict, estimated))
         larger_fit = any(verdict.fits for verdict in verdicts)
+        squeezed = not all(verdict.fits for verdict in verdicts) or len(tried) < len(wave)
         if area <= start or not larger_fit:
             _confirm(records, further, compiled)
     if larger_fit:
