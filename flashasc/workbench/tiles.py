@@ -44,11 +44,11 @@ def search(
 
     Candidates are compiled in the row's first use, from tiles of a middling area on: larger ones
     until none of an area fits, smaller ones only where not all larger ones do, as a larger tile
-    shares out its fixed work over more pairs of query and key. Those at least as large both ways as one
-    that overflowed are skipped. From the best estimate on, the further uses are compiled, the first
-    one also for the processors that share the slot's memories, until one candidate passes all, and
-    smaller tiles are tried if none does. Compilations come out of the cache where they were made
-    before, so a search that was stopped goes on quickly.
+    shares out its fixed work over more pairs of query and key. Those at least as large both ways as
+    one that overflowed are skipped. From the best estimate on, the further uses are compiled, the
+    first one also for the processors that share the slot's memories, until one candidate passes
+    all. Compilations come out of the cache where they were made before, so a search that was
+    stopped goes on quickly.
 
     Args:
         slot: what to search for.
