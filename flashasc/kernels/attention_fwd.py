@@ -104,7 +104,6 @@ def _attention_fwd_tile(
     PACKED: Sq and Sk are the tokens of all sequences, max_q and max_k the most that one counts
     with, and strides along the batch are 0.
     """
-    UNIT: tl.constexpr = 1.0 if NATURAL else LOG2E
     pid_bh = task // tiles_m
     # the last rows of a causal problem have the most keys: they go first
     start_m = (tiles_m - 1 - task % tiles_m) * BLOCK_M
@@ -123,7 +122,7 @@ def _attention_fwd_tile(
     slope = 0.0
     if ALIBI:
         alibi_ptr = advance(advance(alibi_ptr, batch, stride_alibi_b), head, stride_alibi_h)
-        slope = tl.load(alibi_ptr).to(tl.float32) * UNIT
+        slope = tl.load(alibi_ptr).to(tl.float32)
     if PACKED:
         begin_q, Sq = sequence(cu_q_ptr, batch, Sq, max_q)
         begin_k, Sk = sequence(cu_k_ptr, batch, Sk, max_k)
@@ -203,7 +202,9 @@ def _attention_fwd_tile(
     if METHOD == "segment":
         acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
     if SINKS:
-        sink = tl.load(advance(sinks_ptr, head, stride_sinks_h)).to(tl.float32) * UNIT
+        sink = tl.load(advance(sinks_ptr, head, stride_sinks_h)).to(tl.float32)
+        if not NATURAL:
+            sink = sink * LOG2E
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = add_sink(
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, sink,
             WHOLE, NATURAL,

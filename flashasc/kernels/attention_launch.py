@@ -165,7 +165,9 @@ def launch_attention_fwd(
     }
     within = [stride for x in (*heads, mask, bias) if x is not None for stride in x.stride()[2:]]
     wide = max(map(abs, within)) * 2 * max(config.block_m, config.block_n, 256) >= 2**31
-    unit = 1.0 if config.natural_exp else LOG2E.value
+    # a bias and slopes are added in natural units, and the sum is changed to log2 units
+    late = problem.has_bias or problem.has_alibi
+    unit = 1.0 if config.natural_exp or late else LOG2E.value
     cap = problem.softcap
     args = {
         "q_ptr": q, "k_ptr": k, "v_ptr": v, "out_ptr": out, "lse_ptr": lse,
@@ -222,8 +224,9 @@ def _spread_out(
         (True, True): "one",
     }
     if tensor.dtype == torch.float64:
-        # no target's kernels read it
-        tensor = tensor.float()
+        # no target's kernels read it; what is finite stays so
+        largest = torch.finfo(torch.float32).max
+        tensor = torch.where(tensor.isfinite(), tensor.clamp(-largest, largest), tensor).float()
     shape = (problem.B, problem.Hq, problem.Sq, problem.Sk)
     return tensor.expand(shape), spread[over_rows, over_columns]
 

@@ -146,7 +146,9 @@ def test_sinks_of_any_size(options_route: Route, dtype: torch.dtype) -> None:
     options_route.assert_same(lse[:, :3], plain_lse[:, :3])
     assert out[:, 3].float().abs().max() < 1e-30
     assert not out[:, 4:].any()
-    assert torch.equal(lse[:, 3:], sinks[3:, None].expand(1, 3, 20))
+    # in log2 units a sink is rounded on the way there and on the way back
+    expected = sinks[3:, None].expand(1, 3, 20)
+    torch.testing.assert_close(lse[:, 3:], expected, rtol=4 * torch.finfo(lse.dtype).eps, atol=0)
 
 
 @pytest.mark.parametrize("cap", [1e-30, 1e-3, 1.0, 1e4, 1e30])
