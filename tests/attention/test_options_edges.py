@@ -53,7 +53,9 @@ def test_rows_that_see_nothing(
         out, lse = options_route(q, k, v, sinks=sinks, return_lse=True, **options)
     assert not out[blind].any()
     nothing = torch.full((2,), -INF, device=device) if sinks is None else sinks
-    assert torch.equal(lse[blind], nothing[None, :, None].expand(2, 2, 20)[blind])
+    # in log2 units a sink is rounded on the way there and on the way back
+    expected = nothing[None, :, None].expand(2, 2, 20)[blind]
+    torch.testing.assert_close(lse[blind], expected, rtol=4 * torch.finfo(lse.dtype).eps, atol=0)
     assert not (lse[~blind] == -INF).any()
     assert_accurate(out, q, k, v, lse, sinks=sinks, **options)
 

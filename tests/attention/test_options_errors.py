@@ -9,8 +9,6 @@ import pytest
 import torch
 
 import flashasc
-from tests.attention.option_cases import ALONE, BASE, option, packed
-from tests.attention.routes import Route
 
 Q, KV = torch.zeros(2, 4, 5, 8), torch.zeros(2, 2, 7, 8)
 CU = torch.tensor([0, 2, 5], dtype=torch.int32)
@@ -189,20 +187,3 @@ def test_check_lets_right_calls_pass() -> None:
 def test_check_asks_whether_the_call_can_be_computed() -> None:
     with pytest.raises(NotImplementedError, match="float64"):
         flashasc.check(Q.double(), KV.double(), KV.double(), impl="triton")
-
-
-@pytest.mark.parametrize("name", [*dict.fromkeys(n.split()[0] for n in ALONE), "TND", "high"])
-def test_kernels_name_what_they_do_not_serve(kernel_route: Route, name: str) -> None:
-    case = BASE.but(Sq=5, Sk=7, dtype=torch.float16)
-    inputs, options = packed(case, [2, 3, 0], [3, 3, 1], device=kernel_route.device)
-    if name != "TND":
-        tensors = (torch.zeros(case.B, h, s, 16) for h, s in ((4, 5), (2, 7), (2, 7)))
-        inputs = tuple(x.to(kernel_route.device, torch.float16) for x in tensors)
-        options = {"precision": "high"} if name == "high" else option(name, case)
-        options = {
-            key: x.to(kernel_route.device) if isinstance(x, torch.Tensor) else x
-            for key, x in options.items()
-        }
-    for call in (kernel_route, kernel_route.explain):
-        with pytest.raises(NotImplementedError, match=rf'{name}.*impl="reference"'):
-            call(*inputs, **options)

@@ -30,7 +30,10 @@ def call_with(kind: str, device: str = "cpu") -> tuple[Any, dict[str, Any]]:
     if kind == "packed":
         case = SMALL.but(B=3)
         inputs, options = packed(case, [3, 0, 2], [2, 2, 4], device=device)
-        return inputs, {**options, **together(["window", "sinks", "alibi_slopes"], case)}
+        return inputs, {
+            **options,
+            **together(["window", "sinks", "alibi_slopes"], case, device=device),
+        }
     if kind == "packed, lengths unknown":
         inputs, options = call_with("packed", device)
         return inputs, {**options, "max_seqlen_q": None, "max_seqlen_k": None}
