@@ -35,6 +35,8 @@ class TileConfig:
     """The score options (see `AttentionProblem.score_options`) that the row has room for."""
     head_blocks: tuple[int, ...] = (16, 32, 64, 128, 256)
     """Columns that a tile of head vectors may have."""
+    least_values: int = 16
+    """Columns that a tile of values has at least."""
     comp_dtype: torch.dtype = torch.float32
     """In which the output's compensation is kept between tiles: float32 or bfloat16."""
     segment: int = 1
@@ -56,8 +58,12 @@ class TileConfig:
         )
 
     def columns(self, size: int) -> int:
-        """Columns of the tile that holds head vectors of `size` numbers."""
+        """Columns of the tile that holds query or key vectors of `size` numbers."""
         return next(block for block in self.head_blocks if block >= size)
+
+    def value_columns(self, size: int) -> int:
+        """Columns of the tile that holds value vectors of `size` numbers."""
+        return self.columns(max(size, self.least_values))
 
     def compiler_options(self) -> dict[str, int | bool]:
         """Options of an upstream Triton launch; an Ascend compiler takes none of them."""

@@ -218,13 +218,11 @@ def _attention_fwd_tile(
         store_rows(lse_ptr, lse, start_m, Sq)
 
 
-# sizes, and strides that move a pointer once a tile, are not worth a compilation each
+# sizes, and strides of single numbers, are not worth a compilation each
 @triton.jit(
     do_not_specialize=[
         "Hq", "group", "Sq", "Sk", "max_q", "max_k", "diagonal", "window_left", "window_right",
         "tiles_m", "tasks",
-        "stride_qb", "stride_qh", "stride_kb", "stride_kh", "stride_vb", "stride_vh", "stride_ob",
-        "stride_oh", "stride_mask_b", "stride_mask_h", "stride_bias_b", "stride_bias_h",
         "stride_lse_b", "stride_lse_h", "stride_alibi_b", "stride_alibi_h", "stride_sinks_h",
     ]
 )  # fmt: skip

@@ -44,7 +44,7 @@ def kernel_constants(
         "D": problem.D,
         "Dv": problem.Dv,
         "BLOCK_D": config.columns(problem.D),
-        "BLOCK_DV": config.columns(problem.Dv),
+        "BLOCK_DV": config.value_columns(problem.Dv),
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "BOUND_LEFT": problem.window_left is not None,

@@ -107,8 +107,8 @@ def attention_case(row: TileConfig, use: Use, arch: str) -> Case:
     zeros = [
         f"stride_{name}_{dim}"
         for name in ("mask", "bias")
-        for dim in "mn"
-        if name not in use.options or (dim == "m" and use.spread == "columns")
+        for dim in "bhmn"
+        if name not in use.options or (dim in "hm" and use.spread == "columns")
     ]
     if use.wide:
         far = [f"stride_{tensor}{dim}" for tensor in "qkvo" for dim in "bh"]

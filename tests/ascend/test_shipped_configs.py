@@ -148,11 +148,12 @@ def launched(monkeypatch, row: TileConfig, use: Use) -> Launch:
         if use.wide:
             # strides past 32 bits, but for a single column's rows
             step = 1 if size == 1 else 2**33
-            strides = (2**36, 2**35, step, 1)
+            strides = (2**36 + 1, 2**35 + 1, step, 1)
         else:
             # rows of a multiple of 16 numbers, as aligned tensors have; one column lies by itself
             step = 1 if size == 1 else -(-size // 16) * 16
-            strides = (heads * length * step, length * step, step, 1)
+            # and a gap behind each head, as the cases are for any distance between them
+            strides = (heads * (length * step + 1), length * step + 1, step, 1)
         return torch.empty_strided((2, heads, length, size), strides, dtype=dtype, device="meta")
 
     facts = problem(row, use)
@@ -175,10 +176,16 @@ def launched(monkeypatch, row: TileConfig, use: Use) -> Launch:
 def extras(use: Use) -> Extras:
     """The other tensors of such a call."""
     shape = (2, 4, 320, 500) if use.spread == "full" else (2, 1, 1, 500)
+    # as with q, k and v: a gap behind each head
+    strides = (4 * 160001, 160001, 500, 1) if use.spread == "full" else (500, 500, 500, 1)
+
+    def spread(dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+
     lengths = torch.empty(3, dtype=torch.int32, device="meta")
     return Extras(
-        mask=torch.empty(shape, dtype=torch.bool, device="meta") if "mask" in use.options else None,
-        bias=torch.empty(shape, device="meta") if "bias" in use.options else None,
+        mask=spread(torch.bool) if "mask" in use.options else None,
+        bias=spread(torch.float32) if "bias" in use.options else None,
         alibi_slopes=torch.empty(4, device="meta") if "alibi" in use.options else None,
         sinks=torch.empty(4, device="meta") if use.sinks else None,
         kv_lens=lengths[:2] if use.kv_lens else None,

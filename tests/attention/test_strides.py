@@ -105,6 +105,14 @@ def test_aligned_then_misaligned(route: Route, dtype: torch.dtype) -> None:
         route.assert_same(route(*shifted), expected)
 
 
+@pytest.mark.parametrize("D, Dv", [(64, 16), (32, 8), (128, 32), (16, 64), (17, 33)])
+def test_misaligned_head_sizes_of_their_own(route: Route, D: int, Dv: int) -> None:
+    """Narrow values that cannot be loaded 16 bytes at a time."""
+    q, k, v = normal(CASE.but(D=D, Dv=Dv, dtype=FLOAT16), device=route.device)
+    out, lse = route(*(misaligned(x) for x in (q, k, v)), return_lse=True)
+    assert_accurate(out, q, k, v, lse)
+
+
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
 @pytest.mark.parametrize("dims", [(0,), (1,), (0, 1), (2,), (0, 1, 2), (3,)], ids=str)
 def test_expanded_dimensions(route: Route, dims: tuple[int, ...], dtype: torch.dtype) -> None:
