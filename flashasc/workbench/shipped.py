@@ -110,6 +110,7 @@ def attention_case(row: TileConfig, use: Use, arch: str) -> Case:
         for dim in "bhmn"
         if name not in use.options or (dim in "hm" and use.spread == "columns")
     ]
+    zeros += [f"stride_{tensor}b" for tensor in "qkvo" if use.packed]
     if use.wide:
         far = [f"stride_{tensor}{dim}" for tensor in "qkvo" for dim in "bh"]
         signature |= dict.fromkeys((*rows, *far), "i64")
