@@ -30,7 +30,6 @@ HEAD_BLOCKS = (16, 32, 64, 80, 96, 128, 192, 256)
 
 OPTION_SETS = {
     "none": frozenset[str](),
-    "reach": frozenset({"window", "bias", "alibi"}),
     "all": SCORE_OPTIONS,
 }
 """Score options that rows have room for: a mask or a cap takes a tile of its own on chip."""
@@ -86,7 +85,7 @@ _SHAPES: tuple[
 
 TILES = tuple(
     row(targets, dtype, precision, max_head, options, block_m, block_n // shrink, _SOURCE)
-    for options, shrink in (("none", 1), ("reach", 2), ("all", 4))
+    for options, shrink in (("none", 1), ("all", 4))
     for targets, dtypes, precision, shapes in _SHAPES
     for dtype in dtypes
     for max_head, (block_m, block_n) in shapes.items()

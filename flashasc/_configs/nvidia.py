@@ -33,8 +33,8 @@ def _row(dtype: torch.dtype, precision: Precision, max_head: int) -> TileConfig:
         block_n=block_n,
         source=_SOURCE,
         options=SCORE_OPTIONS,
-        # Triton 3.6.0 on an H200: values in a narrower tile than the keys come out wrong, or are read
-        # out of bounds, where their address is not known to be a multiple of 16
+        # Triton 3.6.0 on an H200: values in a narrower tile than the keys come out wrong, or are
+        # read out of bounds, where their address is not known to be a multiple of 16
         least_values=16 if dtype == torch.float32 else 64,
         # half the registers, and it only has to carry the bits below the accumulator's last
         comp_dtype=torch.bfloat16,

@@ -25,7 +25,6 @@ PRECISIONS = ("standard", "compensated", "high")
 
 OPTION_BUCKETS: Mapping[str, tuple[int, ...]] = {
     "none": BUCKETS,
-    "reach": (64, 128, 256),
     "all": (64, 128, 256),
 }
 """Set of score options, see `_configs.ascend.OPTION_SETS` -> head sizes with a row of their own."""

@@ -143,7 +143,7 @@ def use_case(row: TileConfig, number: int, arch: str) -> Case:
 
 
 def _uses(row: TileConfig) -> tuple[Use, ...]:
-    buckets = OPTION_BUCKETS["reach" if row.options else "none"]
+    buckets = OPTION_BUCKETS["all" if row.options else "none"]
     return uses(row, max((size for size in buckets if size < row.max_head), default=0))
 
 
