@@ -115,7 +115,9 @@ def test_against_float64(options_route: Route, name: str, dtype: torch.dtype) ->
     for which, a, b, c, e in zip(names, found, plain, ordered, exact, strict=True):
         assert a.shape == e.shape
         error = (a.double() - e).abs().max().item()
-        budget = max(error_budget(e, x, a.dtype) for x in (b, c))
+        # three times eager's own error, where an output may have twice: flash-attention's rule for
+        # gradients, which pass through the output's error as well
+        budget = 1.5 * max(error_budget(e, x, a.dtype) for x in (b, c))
         assert error <= budget, f"gradient of {which}"
 
 
