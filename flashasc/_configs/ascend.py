@@ -1,8 +1,8 @@
 """Tiles for Ascend NPUs, and for what is lowered for them and run natively on a CPU.
 
-Chosen as the largest tile that the open Ascend compiler lays out on chip in every variant (causal
-or not, with or without log-sum-exp, head sizes at and below the row's limit) without falling back
-to a retry. Wide tiles of keys spread the vector work of a rescale and a compensation thinner.
+The shapes are in `ascend_tiles.py`, which `python -m flashasc ascend tiles` writes: of the tiles
+that the open Ascend compiler lays out on chip without a retry, the one with the least estimated
+time. What does not depend on a tile's shape is decided here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from .._problem import Precision
+from .ascend_tiles import ROWS
 from .tile import SCORE_OPTIONS, TileConfig
 
 A2_A3 = ("Ascend910B3", "Ascend910_9392")
@@ -22,8 +23,6 @@ SAME_MEMORIES = {
     "Ascend910B4": "Ascend910B3",
 }
 """Chips that share the on-chip memories, and so the tiles, of one that the table names."""
-
-_SOURCE = "compiles with ascendnpu-ir 1.2.0, laid out without a retry; no NPU measured"
 
 HEAD_BLOCKS = (16, 32, 64, 80, 96, 128, 192, 256)
 """The compiler takes any multiple of 16: common head sizes are not padded to powers of two."""
@@ -64,29 +63,17 @@ def row(
     )
 
 
-_16_BIT = (torch.float16, torch.bfloat16)
-_32_BIT = (torch.float32,)
-
-# targets, dtypes, precision, {max_head: (block_m, block_n)}
-_SHAPES: tuple[
-    tuple[tuple[str, ...], tuple[torch.dtype, ...], Precision, dict[int, tuple[int, int]]], ...
-] = (
-    (A2_A3, _16_BIT, "standard", {64: (64, 256), 128: (64, 256), 256: (64, 128)}),
-    (A2_A3, _16_BIT, "compensated", {64: (64, 256), 128: (64, 256), 256: (32, 128)}),
-    (A2_A3, _32_BIT, "standard", {64: (64, 256), 128: (64, 256), 256: (64, 128)}),
-    (A2_A3, _32_BIT, "compensated", {64: (64, 256), 128: (64, 256), 256: (32, 128)}),
-    (A2_A3, _16_BIT, "high", {64: (64, 128), 128: (64, 128), 256: (32, 64)}),
-    (A5, _16_BIT, "high", {64: (64, 128), 128: (64, 64), 256: (32, 64)}),
-    (A5, _16_BIT, "standard", {64: (64, 256), 128: (64, 256), 256: (64, 128)}),
-    (A5, _16_BIT, "compensated", {64: (64, 128), 128: (64, 128), 256: (32, 128)}),
-    (A5, _32_BIT, "standard", {64: (64, 256), 128: (64, 256), 256: (64, 64)}),
-    (A5, _32_BIT, "compensated", {64: (64, 256), 128: (64, 128), 256: (32, 64)}),
-)
-
 TILES = tuple(
-    row(targets, dtype, precision, max_head, options, block_m, block_n // shrink, _SOURCE)
-    for options, shrink in (("none", 1), ("all", 4))
-    for targets, dtypes, precision, shapes in _SHAPES
-    for dtype in dtypes
-    for max_head, (block_m, block_n) in shapes.items()
+    row(
+        tile.targets,
+        getattr(torch, tile.dtype),
+        tile.precision,
+        tile.max_head,
+        tile.options,
+        tile.block_m,
+        tile.block_n,
+        f"compiles with {tile.compiler}, UB {tile.ub_percent:.0f} % full; estimated "
+        f"{tile.estimate_ps:.4g} ps per query row and key of one core; no NPU measured",
+    )
+    for tile in ROWS
 )

@@ -190,13 +190,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from .._problem import Precision
+
 
 class Row(NamedTuple):
     """A tile, and what its compiler and the estimate say of it."""
 
     targets: tuple[str, ...]
     dtype: str
-    precision: str
+    precision: Precision
     max_head: int
     options: str
     """A key of `OPTION_SETS` in `ascend.py`."""
