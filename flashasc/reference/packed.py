@@ -69,7 +69,7 @@ def backward(
             k_one,
             v_one,
             one.queries.take(out),
-            one.queries.take(lse),
+            one.queries.take(lse, padding=-math.inf),
             one.problem,
             one.extras,
             needs,
@@ -94,8 +94,8 @@ class _Part:
     start: int
     length: int
 
-    def take(self, x: Tensor) -> Tensor:
-        """[1, H, length, ...] of [H, tokens, ...]."""
+    def take(self, x: Tensor, padding: float | None = None) -> Tensor:
+        """[1, H, length, ...] of [H, tokens, ...]; what pads it is `padding`, or anything."""
         return x[:, self.start : self.start + self.length][None]
 
     def put(self, target: Tensor, value: Tensor) -> None:
@@ -111,10 +111,12 @@ class _PartOnDevice:
         self.length = length
         self.source = (start + offset).clamp(max=max(tokens - 1, 0))
         # what belongs to padding goes behind the last token
-        self.target = torch.where(offset < length, self.source, tokens)
+        self.padding = offset >= length
+        self.target = torch.where(self.padding, tokens, self.source)
 
-    def take(self, x: Tensor) -> Tensor:
-        return x.index_select(1, self.source)[None]
+    def take(self, x: Tensor, padding: float | None = None) -> Tensor:
+        taken = x.index_select(1, self.source)[None]
+        return taken if padding is None else taken.masked_fill(self.padding, padding)
 
     def put(self, target: Tensor, value: Tensor) -> None:
         target.index_copy_(1, self.target, value[0])
@@ -144,7 +146,7 @@ def _sequences(problem: AttentionProblem, extras: Extras) -> Iterator[_Sequence]
     Sq, Sk = min(problem.Sq, problem.tokens_q), min(problem.Sk, problem.tokens_k)
     dense = replace(problem, B=1, Sq=Sq, Sk=Sk, layout="BNSD", tokens_q=0, tokens_k=0)
     slopes = extras.alibi_slopes
-    on_host = problem.device.type == "cpu"
+    on_host = _on_host(problem.device)
     if on_host:
         numbers = (x.tolist() for x in (starts_q, lengths_q, starts_k, lengths_k))
         start_q, length_q, start_k, length_k = numbers
@@ -172,6 +174,11 @@ def _sequences(problem: AttentionProblem, extras: Extras) -> Iterator[_Sequence]
             kv_lens=keys.length.view(1, 1, 1, 1, 1),
         )
         yield _Sequence(queries, keys, dense, extras_one, terms)
+
+
+def _on_host(device: torch.device) -> bool:
+    """Whether reading a tensor's values waits for nobody."""
+    return device.type == "cpu"
 
 
 def _clamped(cumulative: Tensor, tokens: int, longest: int) -> tuple[Tensor, Tensor]:

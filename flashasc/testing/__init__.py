@@ -13,7 +13,6 @@ Everything is seeded, plain PyTorch, dense (O(Sq * Sk) memory) and runs on any d
 
 from .accuracy import (
     TOLERANCES,
-    Result,
     Tolerance,
     assert_accurate,
     eager_attention,
@@ -24,6 +23,7 @@ from .accuracy import (
     share_correctly_rounded,
     ulps,
 )
+from .eager import Result
 from .inputs import (
     INPUTS,
     Case,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from .eager import Options, Result, dense
 
 
 class Tolerance(NamedTuple):
@@ -26,58 +27,36 @@ TOLERANCES = {
 strict one."""
 
 
-class Result(NamedTuple):
-    """Output in the layout of the inputs, and natural-log sum-exp [B, Hq, Sq]."""
-
-    out: Tensor
-    lse: Tensor
-
-
-def exact_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    layout: str = "BNSD",
-    causal: bool = False,
-    causal_align: str = "bottom_right",
-    scale: float | None = None,
-) -> Result:
+def exact_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Result:
     """Attention of these very inputs in float64, dense.
 
     Args:
-        q, k, v, layout, causal, causal_align, scale: as for `flashasc.attention`.
+        q, k, v: as for `flashasc.attention`.
+        **options: those of `flashasc.attention` that say what is computed, from `layout` to
+            `kv_lens`.
 
     Returns:
-        (out, lse): float64. A row that sees no key has out 0 and lse -inf. A key that no row sees
-        has no influence, whatever it holds.
+        (out, lse): float64. A row that sees no key has out 0 and lse -inf, or its sink. A key that
+        no row sees has no influence, whatever it holds.
     """
-    return _dense(q.double(), k.double(), v.double(), layout, causal, causal_align, scale)
+    return dense(q.double(), k.double(), v.double(), Options(**options))
 
 
 def eager_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    layout: str = "BNSD",
-    causal: bool = False,
-    causal_align: str = "bottom_right",
-    scale: float | None = None,
-    in_order: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, *, in_order: bool = False, **options: Any
 ) -> Result:
     """Attention as plain PyTorch computes it in the inputs' own dtype: products, softmax, product.
 
     Args:
-        q, k, v, layout, causal, causal_align, scale: as for `flashasc.attention`.
+        q, k, v: as for `flashasc.attention`.
         in_order: add up products and weights one by one, in the order of columns and keys, instead
             of leaving the order to the library behind `@`.
+        **options: as for `exact_attention`.
 
     Returns:
         (out, lse) in the inputs' dtype.
     """
-    multiply = _product_in_order if in_order else torch.matmul
-    return _dense(q, k, v, layout, causal, causal_align, scale, multiply)
+    return dense(q, k, v, Options(**options), _product_in_order if in_order else torch.matmul)
 
 
 def error_budget(
@@ -111,7 +90,8 @@ def assert_accurate(
     Args:
         out: the output to be judged, float16, bfloat16, float32 or float64.
         q, k, v: the inputs it came from.
-        lse: [B, Hq, Sq], natural-log units; judged against float32 arithmetic when given.
+        lse: [B, Hq, Sq] ([Hq, tokens]), natural-log units; judged against float32 arithmetic when
+            given.
         **options: as for `exact_attention`.
 
     Raises:
@@ -188,41 +168,6 @@ def ulps(out: Tensor, exact: Tensor) -> Tensor:
     exponent = exact.abs().clamp(min=info.smallest_normal).frexp().exponent
     unit = torch.ldexp(torch.full_like(exact, info.eps), exponent - 1)
     return (out.double() - exact).abs() / unit
-
-
-def _dense(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: str,
-    causal: bool,
-    causal_align: str,
-    scale: float | None,
-    multiply: Callable[[Tensor, Tensor], Tensor] = torch.matmul,
-) -> Result:
-    if layout == "BSND":
-        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    B, Hq, Sq, D = q.shape
-    Hk, Sk = k.shape[1:3]
-    visible = torch.ones(Sq, Sk, dtype=torch.bool, device=q.device)
-    if causal:
-        visible = visible.tril(Sk - Sq if causal_align == "bottom_right" else 0)
-    unseen = ~visible.any(0)[:, None]
-    k, v = k.masked_fill(unseen, 0.0), v.masked_fill(unseen, 0.0)
-    group = Hq // Hk if Hk else 1
-    k, v = (x.unsqueeze(2).expand(-1, -1, group, -1, -1).flatten(1, 2) for x in (k, v))
-    scores = multiply(q, k.mT) * (D**-0.5 if scale is None else scale)
-    scores = scores.masked_fill(~visible, -math.inf)
-    blind = ~visible.any(1)[:, None]
-    if multiply is torch.matmul or Sk == 0:
-        weights = torch.softmax(scores.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
-        out = weights @ v
-    else:
-        weights = (scores - scores.amax(-1, keepdim=True).masked_fill(blind, 0.0)).exp()
-        sums = multiply(weights, torch.cat([v, torch.ones_like(v[..., :1])], dim=-1))
-        out = (sums[..., :-1] / sums[..., -1:]).masked_fill(blind, 0.0)
-    lse = scores.logsumexp(-1) if Sk else q.new_full((B, Hq, Sq), -math.inf)
-    return Result(out.transpose(1, 2) if layout == "BSND" else out, lse)
 
 
 def _product_in_order(a: Tensor, b: Tensor) -> Tensor:

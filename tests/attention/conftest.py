@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from flashasc.reference import scores
 from tests.attention.routes import ROUTES, Route, prepare
 
 
@@ -37,6 +38,19 @@ def kernel_route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 def every_kernel_route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Route:
     """The kernel alone, at each level of lowering, for each family of targets."""
     return prepare(request.param, monkeypatch)
+
+
+@pytest.fixture(params=_params("reference"))
+def options_route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Route:
+    """Every way that serves all options."""
+    return prepare(request.param, monkeypatch)
+
+
+@pytest.fixture
+def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference in tiles of 64 rows and 16 keys, so that small inputs have many."""
+    monkeypatch.setattr(scores, "KEYS_PER_TILE", 16)
+    monkeypatch.setattr(scores, "SCORES_PER_TILE", 1)
 
 
 @pytest.fixture(autouse=True)
