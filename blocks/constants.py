@@ -16,6 +16,9 @@ LN2 = tl.constexpr(math.log(2.0))
 INF = tl.constexpr(float("inf"))
 NEG_INF = tl.constexpr(float("-inf"))
 
+LARGEST = tl.constexpr((2.0 - 2.0**-23) * 2.0**127)
+"""The largest finite fp32 number."""
+
 FP16_PIVOT_DROP = tl.constexpr(14.0)
 """log2 units by which the softmax pivot is lowered for fp16 weights.
 

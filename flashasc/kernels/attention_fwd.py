@@ -9,6 +9,7 @@ from blocks.constants import LOG2E
 from blocks.gemm import dot
 from blocks.layout import advance, clamped, load_tile, sequence, store_rows, store_tile
 from blocks.masking import key_range
+from blocks.scores import to_log2_units
 from blocks.softmax import (
     add_sink,
     fold_segment,
@@ -189,7 +190,9 @@ def _attention_fwd_tile(
     if METHOD == "segment":
         acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
     if SINKS:
-        sink = tl.load(advance(sinks_ptr, head, stride_sinks_h)).to(tl.float32) * UNIT
+        sink = tl.load(advance(sinks_ptr, head, stride_sinks_h)).to(tl.float32)
+        if not NATURAL:
+            sink = to_log2_units(sink)
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = add_sink(
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, sink,
             WHOLE, NATURAL,

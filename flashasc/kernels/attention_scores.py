@@ -5,10 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.constants import LOG2E, NEG_INF
+from blocks.constants import NEG_INF
 from blocks.layout import load_spread
 from blocks.masking import causal, not_before, within
-from blocks.scores import distance, soft_cap
+from blocks.scores import distance, soft_cap, to_log2_units
 
 
 @triton.jit
@@ -37,7 +37,7 @@ def adjusted(
             scores.shape[0], scores.shape[1], WIDE,
         ).to(tl.float32)  # fmt: skip
         if not NATURAL:
-            bias = bias * LOG2E
+            bias = to_log2_units(bias)
         scores = scores + bias
     if ALIBI:
         offs_n = start_n + tl.arange(0, scores.shape[1])

@@ -144,6 +144,17 @@ def distances(terms: Terms, rows: slice, keys: slice, like: Tensor) -> Tensor:
     return (aligned - j).abs_().to(like.dtype)
 
 
+def to_log2_units(x: Tensor) -> Tensor:
+    """Natural-log units to log2 units, where what is finite stays finite.
+
+    Masks are often filled with the lowest finite number, which means "as good as hidden": -inf
+    would hide.
+    """
+    scaled = x * math.log2(math.e)
+    largest = torch.finfo(x.dtype).max
+    return torch.where(x.isfinite(), scaled.clamp(-largest, largest), scaled)
+
+
 def score_tile(
     q_tile: Tensor,
     k_tile: Tensor,
@@ -182,7 +193,8 @@ def score_tile(
         return scores, derivative
     grouped = scores.unflatten(2, (problem.group, -1))
     if terms.bias is not None:
-        grouped.add_(cut(terms.bias, rows, keys).to(scores.dtype), alpha=unit)
+        bias = cut(terms.bias, rows, keys).to(scores.dtype)
+        grouped.add_(to_log2_units(bias) if log2 else bias)
     if terms.slopes is not None:
         grouped.addcmul_(terms.slopes, distances(terms, rows, keys, scores), value=-unit)
     if hidden is not None:
