@@ -56,6 +56,7 @@ def load_tile(
     WIDE: tl.constexpr,
     row_begin=0,
     CHECK_BEGIN: tl.constexpr = False,
+    BY_COLUMNS: tl.constexpr = False,
 ):
     """Load rows [row_start, row_start + BLOCK_ROWS) of a matrix; what lies outside it is 0.
 
@@ -67,17 +68,27 @@ def load_tile(
         CHECK_ROWS: False promises that all rows lie before row_end.
         WIDE: see `tile_offsets`.
         row_begin: int32. First row to be read; it counts where CHECK_ROWS and CHECK_BEGIN.
+        BY_COLUMNS: stride_row is 1 and stride_col is not: read the tile column by column and turn
+            it. The same result; on Ascend pieces that lie together are moved at once.
 
     Returns:
         [BLOCK_ROWS, BLOCK_COLS] of the pointer's dtype.
     """
-    offsets = tile_offsets(stride_row, stride_col, BLOCK_ROWS, BLOCK_COLS, WIDE)
-    pointers = advance(ptr, row_start, stride_row) + offsets
-    rows = tl.arange(0, BLOCK_ROWS)[:, None]
+    rows = tl.arange(0, BLOCK_ROWS)
+    cols = tl.arange(0, BLOCK_COLS)
+    start = advance(ptr, row_start, stride_row)
+    if BY_COLUMNS:
+        pointers = start + tile_offsets(stride_col, stride_row, BLOCK_COLS, BLOCK_ROWS, WIDE)
+        rows = rows[None, :]
+        cols = cols[:, None]
+    else:
+        pointers = start + tile_offsets(stride_row, stride_col, BLOCK_ROWS, BLOCK_COLS, WIDE)
+        rows = rows[:, None]
+        cols = cols[None, :]
     mask_row = rows < row_end - row_start
     if CHECK_BEGIN:
         mask_row = mask_row & (rows >= row_begin - row_start)
-    mask_col = tl.arange(0, BLOCK_COLS)[None, :] < COLS
+    mask_col = cols < COLS
     if CHECK_ROWS and COLS < BLOCK_COLS:
         tile = tl.load(pointers, mask=mask_row & mask_col, other=0.0)
     elif CHECK_ROWS:
@@ -86,6 +97,8 @@ def load_tile(
         tile = tl.load(pointers, mask=mask_col, other=0.0)
     else:
         tile = tl.load(pointers)
+    if BY_COLUMNS:
+        tile = tl.trans(tile)
     return tile
 
 
@@ -142,20 +155,21 @@ def load_spread(
 
 
 @triton.jit
-def sequence(cu_ptr, index, tokens):
+def sequence(cu_ptr, index, tokens, longest):
     """Where one of several sequences packed one after another lies.
 
     Args:
         cu_ptr: pointer to [B + 1] int32 or int64: where each begins, and the last ends.
         index: int32. Which one.
         tokens: int32. Length of all together: nothing outside is ever addressed.
+        longest: int32. What lies beyond this length of one sequence is left out.
 
     Returns:
         (begin, length): int32.
     """
     begin = clamped(tl.load(cu_ptr + index), tokens)
     end = clamped(tl.load(cu_ptr + index + 1), tokens)
-    return begin, tl.maximum(end - begin, 0)
+    return begin, clamped(end - begin, longest)
 
 
 @triton.jit

@@ -3,27 +3,6 @@
 import triton
 import triton.language as tl
 
-from .constants import INF, LARGEST, LOG2E
-
-
-@triton.jit
-def to_log2_units(x):
-    """Natural-log units to log2 units, where what is finite stays finite.
-
-    Masks are often filled with the lowest finite number, which means "as good as hidden": -inf
-    would hide.
-
-    Args:
-        x: [...] fp32, natural-log units.
-
-    Returns:
-        [...] fp32: x * log2(e), for finite x at most `LARGEST` in size. inf and NaN stay.
-    """
-    scaled = x * LOG2E
-    within = tl.minimum(tl.maximum(scaled, -LARGEST), LARGEST)
-    # the comparison is false for NaN, which a minimum may drop
-    return tl.where(tl.abs(x) < INF, within, scaled)
-
 
 @triton.jit
 def tanh(x):

@@ -30,7 +30,7 @@ import triton
 import triton.language as tl
 
 from .compensated import fold, kahan_add, merge, power_of_two
-from .constants import FP16_PIVOT_DROP, FP16_PIVOT_DROP_END, LN2, NEG_INF
+from .constants import FP16_PIVOT_DROP, FP16_PIVOT_DROP_END, INF, LN2, NEG_INF
 from .gemm import accumulate_product, dot_add, rounded_away
 
 
@@ -157,6 +157,10 @@ def online_update(
         not SPLIT or (METHOD != "plain" and values.dtype != tl.float32),
         "only compensated sums of 16-bit values split their weights",
     )
+    tl.static_assert(
+        METHOD != "segment" or acc_comp.dtype == tl.float32,
+        "a segment's products are summed in acc_comp: it must be kept in fp32",
+    )
     WHOLE: tl.constexpr = SPLIT or values.dtype == tl.float32
 
     candidate = tl.max(scores, axis=1)  # [M]
@@ -188,7 +192,10 @@ def online_update(
     else:
         comp = acc_comp * rescale[:, None]
         if SPLIT:
-            comp = dot_add(rounded_away(weights, factors), values, comp, DOT_PRECISION)
+            # an infinite value is the other product's to add: times a low part of 0 it is NaN, and
+            # times one below 0 it has the wrong sign
+            both = dot_add(rounded_away(weights, factors), values, comp, DOT_PRECISION)
+            comp = tl.where(tl.abs(both) < INF, both, comp)
         if METHOD == "segment":
             comp = dot_add(factors, values, comp, DOT_PRECISION)
         else:
@@ -208,7 +215,7 @@ def fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE: tl.constexpr, NATURAL: 
         acc_comp: [M, Dv] fp32. Sum of this segment's products, and what earlier folds rounded away,
             under pivot.
         acc_pivot, pivot: [M] fp32; pivot is not below acc_pivot.
-        WHOLE: both pivots are whole numbers (states over fp32 values): the rescale is exact.
+        WHOLE: both pivots are whole numbers (fp32 values, or SPLIT): the rescale is exact.
         NATURAL: the units of the pivots.
 
     Returns:
@@ -244,7 +251,7 @@ def online_merge(
 
     Args:
         pivot_a ... acc_comp_b: the two states, see the module's docstring.
-        WHOLE: both pivots are whole numbers (states over fp32 values): the rescale is exact.
+        WHOLE: both pivots are whole numbers (fp32 values, or SPLIT): the rescale is exact.
         NATURAL: the units of the pivots.
 
     Returns:
@@ -287,7 +294,7 @@ def add_sink(
 
     Args:
         pivot ... acc_comp: the state, see the module's docstring.
-        sink: fp32, in the scores' units. -inf changes nothing.
+        sink: fp32, in the scores' units. -inf changes nothing; +inf leaves nothing to the keys.
         WHOLE: the state's pivots are whole numbers.
         NATURAL: the units of sink and pivots.
 
@@ -299,7 +306,8 @@ def add_sink(
     if WHOLE:
         candidate = tl.ceil(sinks)
     pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE, NATURAL)
-    weight = exponential(sinks - base, NATURAL)
+    # an infinite sink takes everything; inf - inf would make a NaN of it
+    weight = tl.where(sinks == INF, 1.0, exponential(sinks - base, NATURAL))
     row_sum, row_sum_comp = kahan_add(row_sum * rescale, row_sum_comp * rescale, weight)
     lse_sum, lse_sum_comp = kahan_add(lse_sum * rescale, lse_sum_comp * rescale, weight)
     acc = acc * rescale[:, None]
@@ -323,8 +331,8 @@ def online_finalize(
 
     Args:
         pivot ... acc_comp: the state, see the module's docstring.
-        SEPARATE_LSE: lse_sum was kept (compensated, 16-bit values, LSE asked for); otherwise the
-            log-sum-exp comes from row_sum.
+        SEPARATE_LSE: lse_sum was kept (compensated, 16-bit values, not SPLIT, LSE asked for);
+            otherwise the log-sum-exp comes from row_sum.
         NATURAL: the units of the pivot.
 
     Returns:

@@ -71,10 +71,11 @@ def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
         route = "native" if device == "cpu" else "device"
     require(device, interpreted=route == "interpreter")
     target = target_of(problem.device)
-    if route == "device" and target.family == "ascend" and not problem.adjacent_columns:
+    if route == "device" and target.family == "ascend" and not problem.in_pieces:
         # gathered element by element, such a tile overflows the chip's buffers
         raise NotImplementedError(
-            f"the kernels for {target.arch} need q, k and v whose last stride is 1 (a head vector "
-            "lies in one piece); make them so with .contiguous(), or use impl='reference'"
+            f"the kernels for {target.arch} need q, k and v whose last stride, or the one before "
+            "it, is 1, and a mask and a bias whose last stride is 1: rows or columns that lie in "
+            "one piece. Make them so with .contiguous(), or use impl='reference'"
         )
     return Plan(route, reason, target, choose(problem, target))

@@ -58,8 +58,9 @@ class AttentionProblem:
     scale: float
     precision: Precision
     with_lse: bool
-    adjacent_columns: bool = True
-    """The numbers of one head vector lie next to each other in q, k and v (last stride 1)."""
+    in_pieces: bool = True
+    """Head vectors of q, k and v lie in one piece each (last stride 1), or their columns do; rows
+    of a mask and a bias do."""
     bottom_right: bool = True
     """The last query is aligned with the last key (of each sequence), not the first with the
     first."""
@@ -166,7 +167,7 @@ def attention_problem(
         scale=scale,
         precision=precision,
         with_lse=with_lse,
-        adjacent_columns=columns_adjacent(q, k, v),
+        in_pieces=_in_pieces(q, k, v) and _rows_in_pieces(extras.mask, extras.bias),
         bottom_right=bottom_right,
         softcap=softcap,
         window_left=window_left,
@@ -194,6 +195,17 @@ def heads_first(x: Tensor, layout: Layout) -> Tensor:
     return x
 
 
-def columns_adjacent(*tensors: Tensor) -> bool:
-    """Whether the last stride is 1 in all tensors; one column has no neighbour to be apart from."""
-    return all(tensor.stride(-1) == 1 or tensor.shape[-1] == 1 for tensor in tensors)
+def _rows_in_pieces(*tensors: Tensor | None) -> bool:
+    """Whether the last stride is 1 in all tensors there are that have more than one column."""
+    return all(x is None or not x.dim() or x.stride(-1) == 1 or x.shape[-1] == 1 for x in tensors)
+
+
+def _in_pieces(*tensors: Tensor) -> bool:
+    """Whether the last stride, or the one before it, is 1 in all tensors.
+
+    A single column has no neighbour to be apart from.
+    """
+    return all(
+        tensor.stride(-1) == 1 or tensor.stride(-2) == 1 or tensor.shape[-1] == 1
+        for tensor in tensors
+    )

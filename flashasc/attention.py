@@ -117,7 +117,8 @@ def attention(
         softcap: scores s become softcap * tanh(s / softcap), after `scale`, before `bias`.
         mask: bool, broadcasts to [B, Hq, Sq, Sk] whatever the layout; True where a query may see a
             key.
-        bias: any float dtype, broadcasts to [B, Hq, Sq, Sk]. Added to scale * q @ k^T.
+        bias: any float dtype, broadcasts to [B, Hq, Sq, Sk]. Added to scale * q @ k^T. A finite
+            one beyond 2.3e38 in size counts as that; -inf hides its key.
         alibi_slopes: [Hq] or [B, Hq], any float dtype. Subtracts slope * |i + off - j| from the
             score of query i and key j.
         sinks: [Hq], any float dtype. One more logit for each row of a head, as it is (not scaled),
@@ -198,8 +199,8 @@ def attention(
         problem.precision,
         problem.out_dtype,
         problem.with_lse,
-        max_seqlen_q,
-        max_seqlen_k,
+        None if max_seqlen_q is None else problem.Sq,
+        None if max_seqlen_k is None else problem.Sk,
         impl,
     )
     return (out, lse) if return_lse else out

@@ -39,13 +39,18 @@ BLOCK_CASES: dict[str, BlockCase] = {
     "raise_pivot": _case(softmax_kernels.pivot_kernel, {"M": 64}),
     "add_weights": _case(softmax_kernels.weights_kernel, {"M": 32, "N": 64}),
     "online_init": _case(softmax_kernels.init_kernel, _STATE),
-    "online_update": _case(
-        softmax_kernels.update_kernel, {**_STATE, "N": 64, "METHOD": "kahan"}, values_ptr="*fp16"
+    "online_merge": _case(
+        softmax_kernels.merge_kernel, {**_STATE, "WHOLE": True, "NATURAL": False}
     ),
-    "online_merge": _case(softmax_kernels.merge_kernel, {**_STATE, "WHOLE": True}),
     "online_finalize": _case(
-        softmax_kernels.finalize_kernel, {"M": 32, "Dv": 64, "SEPARATE_LSE": True}
+        softmax_kernels.finalize_kernel,
+        {"M": 32, "Dv": 64, "SEPARATE_LSE": True, "NATURAL": False},
     ),
+    "fold_segment": _case(
+        softmax_kernels.fold_kernel, {"M": 32, "Dv": 64, "WHOLE": True, "NATURAL": False}
+    ),
+    "exponential": _case(softmax_kernels.exponential_kernel, {"N": 256}),
+    "rounded_away": _case(gemm_kernels.rounded_away_kernel, {"N": 256}),
     "load_tile": _case(layout_kernels.load_kernel, {**_TILE, "CHECK_ROWS": True}),
     "store_tile": _case(layout_kernels.store_kernel, _TILE),
     "store_rows": _case(layout_kernels.rows_kernel, {"N": 64}),
@@ -65,6 +70,25 @@ for _spread in ("full", "columns", "rows", "one"):
     BLOCK_CASES[f"load_spread-{_spread}"] = _case(
         layout_kernels.spread_kernel,
         {"SPREAD": _spread, "ROWS": 32, "COLS": 64, "WIDE": False, "stride_col": 1},
+    )
+for _method, _split, _natural in (
+    ("kahan", False, False),
+    ("segment", False, True),
+    ("kahan", True, False),
+    ("segment", True, False),
+):
+    _units = "natural" if _natural else "log2"
+    BLOCK_CASES[f"online_update-{_method}-{'split-' * _split}{_units}"] = _case(
+        softmax_kernels.update_kernel,
+        {
+            **_STATE,
+            "N": 64,
+            "METHOD": _method,
+            "SPLIT": _split,
+            "NATURAL": _natural,
+            "COMP_DTYPE": tl.float32 if _method == "segment" else tl.bfloat16,
+        },
+        values_ptr="*fp16",
     )
 for _method, _dtype in (("plain", "fp16"), ("kahan", "bf16"), ("kahan", "fp32")):
     BLOCK_CASES[f"accumulate_product-{_method}-{_dtype}"] = _case(

@@ -8,7 +8,6 @@ import torch
 
 from .._problem import Precision
 
-
 SCORE_OPTIONS = frozenset({"window", "softcap", "mask", "bias", "alibi"})
 """Every score option, see `AttentionProblem.score_options`."""
 
@@ -17,8 +16,8 @@ SCORE_OPTIONS = frozenset({"window", "softcap", "mask", "bias", "alibi"})
 class TileConfig:
     """One row of a tile table.
 
-    A row serves problems of its dtype and precision whose D and Dv are at most `max_head`, and which
-    use no other score options than its own.
+    A row serves problems of its dtype and precision whose D and Dv are at most `max_head`, and
+    which use no other score options than its own.
     """
 
     targets: tuple[str, ...]
@@ -49,6 +48,12 @@ class TileConfig:
     dot_precision: str = "ieee"
     num_warps: int | None = None
     num_stages: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a row that would round what it is there to keep."""
+        assert self.segment == 1 or self.comp_dtype == torch.float32, (
+            "a segment's products are summed where the compensation is kept: in float32"
+        )
 
     def columns(self, size: int) -> int:
         """Columns of the tile that holds head vectors of `size` numbers."""

@@ -91,7 +91,7 @@ def _window_side(side: Any, window: Any) -> int | None:
             f"window must hold numbers of keys, 0 or more; got {side} in {window!r}. Where other "
             "libraries write -1 for no bound, write None"
         )
-    return None if side >= _UNBOUNDED else operator.index(side)
+    return None if side >= _UNBOUNDED else _plain_int(side)
 
 
 def length_of(name: str, value: Any) -> int | None:
@@ -107,7 +107,7 @@ def length_of(name: str, value: Any) -> int | None:
         raise TypeError(f"{name} must be an int or None; got {type(value).__name__} {value!r}")
     if value < 0:
         raise ValueError(f"{name} must be 0 or more; got {value}")
-    return operator.index(value)
+    return _plain_int(value)
 
 
 def out_dtype_of(out_dtype: Any, dtype: torch.dtype) -> torch.dtype:
@@ -139,6 +139,13 @@ def _number(name: str, value: Any, fix: str) -> None:
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, (int, torch.SymInt, numbers.Integral)) and not isinstance(value, bool)
+
+
+def _plain_int(value: Any) -> int:
+    # an int under torch.compile stays a symbol; operator.index would fix its value
+    if isinstance(value, (int, torch.SymInt)):
+        return value  # type: ignore[return-value]
+    return operator.index(value)
 
 
 def _largest(dtype: torch.dtype) -> float:

@@ -7,6 +7,7 @@ from flashasc.ascend.compile import compile_kernel, compiler_flags
 from flashasc.ascend.estimate import Estimate, KernelEstimate, attention_time, estimate
 from flashasc.ascend.frontend import Lowered, lower
 from flashasc.ascend.hardware import Hardware, hardware_of
+from flashasc.ascend.library import undefined_library_calls
 from flashasc.ascend.lints import Finding, lint, lint_lowered
 from flashasc.ascend.plan import MemoryUse
 from flashasc.ascend.report import CompileReport, Overflow
@@ -18,6 +19,7 @@ from flashasc.ascend.toolchain import (
     known_archs,
     versions,
 )
+from flashasc.ascend.user_kernel import UserKernel, load_kernel
 from flashasc.ascend.workload import Product, Workload
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "Overflow",
     "Product",
     "ToolchainError",
+    "UserKernel",
     "Workload",
     "attention_time",
     "bishengir_tool",
@@ -43,6 +46,8 @@ __all__ = [
     "known_archs",
     "lint",
     "lint_lowered",
+    "load_kernel",
     "lower",
+    "undefined_library_calls",
     "versions",
 ]

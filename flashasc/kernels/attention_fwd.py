@@ -9,7 +9,6 @@ from blocks.constants import LOG2E
 from blocks.gemm import dot
 from blocks.layout import advance, clamped, load_tile, sequence, store_rows, store_tile
 from blocks.masking import key_range
-from blocks.scores import to_log2_units
 from blocks.softmax import (
     add_sink,
     fold_segment,
@@ -34,6 +33,7 @@ def _attend_tile(
     MASK: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr, SOFTCAP: tl.constexpr,
     BAND: tl.constexpr, METHOD: tl.constexpr, SPLIT: tl.constexpr, SEGMENT: tl.constexpr,
     WITH_LSE: tl.constexpr, NATURAL: tl.constexpr, DOT_PRECISION: tl.constexpr, WIDE: tl.constexpr,
+    K_BY_COLUMNS: tl.constexpr, V_BY_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Attend from a tile of queries to the keys [start_n, start_n + BLOCK_N).
 
@@ -44,7 +44,7 @@ def _attend_tile(
     # keys that no row of the tile sees are not read: whatever lies there cannot spread
     k = load_tile(
         k_ptr, start_n, end, stride_kn, stride_kd, D, BLOCK_N, BLOCK_D, BAND != "never", WIDE,
-        begin, BOUND_LEFT,
+        begin, BOUND_LEFT, K_BY_COLUMNS,
     )  # [BLOCK_N, BLOCK_D]  # fmt: skip
     scores = dot(q, tl.trans(k), DOT_PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     scores = adjusted(
@@ -58,7 +58,7 @@ def _attend_tile(
             scores = banded(scores, start_n, end, offs_m, first, last, BOUND_LEFT, BOUND_RIGHT)
     v = load_tile(
         v_ptr, start_n, end, stride_vn, stride_vd, Dv, BLOCK_N, BLOCK_DV, BAND != "never", WIDE,
-        begin, BOUND_LEFT,
+        begin, BOUND_LEFT, V_BY_COLUMNS,
     )  # [BLOCK_N, BLOCK_DV]  # fmt: skip
     if MASK != "none":
         scores, v = masked(
@@ -88,7 +88,7 @@ def _attention_fwd_tile(
     stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
     stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-    Hq, group, Sq, Sk, diagonal, window_left, window_right, tiles_m,
+    Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, tiles_m,
     D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr,
@@ -96,13 +96,14 @@ def _attention_fwd_tile(
     PACKED: tl.constexpr, BOTTOM_RIGHT: tl.constexpr, METHOD: tl.constexpr, SPLIT: tl.constexpr,
     SEGMENT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
-    WIDE: tl.constexpr,
+    WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
+    V_BY_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Compute one tile of query rows of one head: task = (batch * Hq + head) * tiles_m + tile.
 
-    PACKED: Sq and Sk are the tokens of all sequences, and strides along the batch are 0.
+    PACKED: Sq and Sk are the tokens of all sequences, max_q and max_k the most that one counts
+    with, and strides along the batch are 0.
     """
-    UNIT: tl.constexpr = 1.0 if NATURAL else LOG2E
     pid_bh = task // tiles_m
     # the last rows of a causal problem have the most keys: they go first
     start_m = (tiles_m - 1 - task % tiles_m) * BLOCK_M
@@ -121,10 +122,10 @@ def _attention_fwd_tile(
     slope = 0.0
     if ALIBI:
         alibi_ptr = advance(advance(alibi_ptr, batch, stride_alibi_b), head, stride_alibi_h)
-        slope = tl.load(alibi_ptr).to(tl.float32) * UNIT
+        slope = tl.load(alibi_ptr).to(tl.float32)
     if PACKED:
-        begin_q, Sq = sequence(cu_q_ptr, batch, Sq)
-        begin_k, Sk = sequence(cu_k_ptr, batch, Sk)
+        begin_q, Sq = sequence(cu_q_ptr, batch, Sq, max_q)
+        begin_k, Sk = sequence(cu_k_ptr, batch, Sk, max_k)
         q_ptr = advance(q_ptr, begin_q, stride_qm)
         k_ptr = advance(k_ptr, begin_k, stride_kn)
         v_ptr = advance(v_ptr, begin_k, stride_vn)
@@ -143,7 +144,17 @@ def _attention_fwd_tile(
         start_m, tl.minimum(start_m + BLOCK_M, Sq), Sk, first, last, BOUND_LEFT, BOUND_RIGHT
     )
     q = load_tile(
-        q_ptr, start_m, Sq, stride_qm, stride_qd, D, BLOCK_M, BLOCK_D, CHECK_ROWS=True, WIDE=WIDE
+        q_ptr,
+        start_m,
+        Sq,
+        stride_qm,
+        stride_qd,
+        D,
+        BLOCK_M,
+        BLOCK_D,
+        CHECK_ROWS=True,
+        WIDE=WIDE,
+        BY_COLUMNS=Q_BY_COLUMNS,
     )  # [BLOCK_M, BLOCK_D]
 
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_init(
@@ -182,6 +193,7 @@ def _attention_fwd_tile(
                         MASK, BIAS, ALIBI, SOFTCAP,
                         "branch" if not SPLIT_LOOP else ("never" if part == 1 else "always"),
                         METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, DOT_PRECISION, WIDE,
+                        K_BY_COLUMNS, V_BY_COLUMNS,
                     )
                 )  # fmt: skip
         start_n = tl.maximum(end_n, start_n)
@@ -192,7 +204,7 @@ def _attention_fwd_tile(
     if SINKS:
         sink = tl.load(advance(sinks_ptr, head, stride_sinks_h)).to(tl.float32)
         if not NATURAL:
-            sink = to_log2_units(sink)
+            sink = sink * LOG2E
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = add_sink(
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, sink,
             WHOLE, NATURAL,
@@ -206,9 +218,14 @@ def _attention_fwd_tile(
         store_rows(lse_ptr, lse, start_m, Sq)
 
 
+# sizes, and strides that move a pointer once a tile, are not worth a compilation each
 @triton.jit(
     do_not_specialize=[
-        "Hq", "group", "Sq", "Sk", "diagonal", "window_left", "window_right", "tiles_m", "tasks",
+        "Hq", "group", "Sq", "Sk", "max_q", "max_k", "diagonal", "window_left", "window_right",
+        "tiles_m", "tasks",
+        "stride_qb", "stride_qh", "stride_kb", "stride_kh", "stride_vb", "stride_vh", "stride_ob",
+        "stride_oh", "stride_mask_b", "stride_mask_h", "stride_bias_b", "stride_bias_h",
+        "stride_lse_b", "stride_lse_h", "stride_alibi_b", "stride_alibi_h", "stride_sinks_h",
     ]
 )  # fmt: skip
 def attention_fwd_kernel(
@@ -219,7 +236,7 @@ def attention_fwd_kernel(
     stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
     stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-    Hq, group, Sq, Sk, diagonal, window_left, window_right, tiles_m, tasks,
+    Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, tiles_m, tasks,
     D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr,
@@ -227,7 +244,8 @@ def attention_fwd_kernel(
     PACKED: tl.constexpr, BOTTOM_RIGHT: tl.constexpr, METHOD: tl.constexpr, SPLIT: tl.constexpr,
     SEGMENT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
-    WIDE: tl.constexpr, CORE_LOOP: tl.constexpr,
+    WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
+    V_BY_COLUMNS: tl.constexpr, CORE_LOOP: tl.constexpr,
 ):  # fmt: skip
     """Attention of [B, Hq, Sq, D] queries to [B, Hk, Sk, D] keys and [B, Hk, Sk, Dv] values.
 
@@ -246,11 +264,11 @@ def attention_fwd_kernel(
                 stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
                 stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
                 stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-                Hq, group, Sq, Sk, diagonal, window_left, window_right, tiles_m,
+                Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, tiles_m,
                 D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
                 MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, BOTTOM_RIGHT,
                 METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
-                WIDE,
+                WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS,
             )  # fmt: skip
     else:
         _attention_fwd_tile(
@@ -261,9 +279,9 @@ def attention_fwd_kernel(
             stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
             stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
             stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-            Hq, group, Sq, Sk, diagonal, window_left, window_right, tiles_m,
+            Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, tiles_m,
             D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
             MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, BOTTOM_RIGHT,
             METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
-            WIDE,
+            WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS,
         )  # fmt: skip

@@ -21,7 +21,13 @@ Spread = Literal["none", "full", "columns", "rows", "one"]
 
 
 def kernel_constants(
-    problem: AttentionProblem, config: TileConfig, *, mask: Spread, bias: Spread, wide: bool
+    problem: AttentionProblem,
+    config: TileConfig,
+    *,
+    mask: Spread,
+    bias: Spread,
+    wide: bool,
+    by_columns: tuple[bool, bool, bool] = (False, False, False),
 ) -> dict[str, Any]:
     """The kernel's constexpr arguments, by name, for one problem and one row of the tile table.
 
@@ -30,6 +36,8 @@ def kernel_constants(
         config: the row.
         mask, bias: over what these are spread out, see `blocks.layout.load_spread`.
         wide: strides need 64 bits.
+        by_columns: for q, k and v, whether it lies column by column: its last stride is not 1, the
+            one before it is.
     """
     compensated = "kahan" if config.segment == 1 else "segment"
     return {
@@ -58,6 +66,7 @@ def kernel_constants(
         "DOT_PRECISION": config.dot_precision,
         "SPLIT_LOOP": config.split_loop,
         "WIDE": wide,
+        **dict(zip(("Q_BY_COLUMNS", "K_BY_COLUMNS", "V_BY_COLUMNS"), by_columns, strict=True)),
         "CORE_LOOP": config.core_loop,
     }
 
@@ -142,23 +151,28 @@ def launch_attention_fwd(
     for name, tensor in (("mask", mask), ("bias", bias)):
         steps = tensor.stride() if tensor is not None else (0, 0, 0, 0)
         strides |= {f"stride_{name}_{dim}": s for dim, s in zip("bhmn", steps, strict=True)}
-    slopes = extras.alibi_slopes
+    slopes, sinks = (
+        x.float() if x is not None and x.dtype == torch.float64 else x
+        for x in (extras.alibi_slopes, extras.sinks)
+    )
     rows = lse.unsqueeze(0) if lse is not None and problem.packed else lse
     strides |= {
         "stride_lse_b": 0 if rows is None or problem.packed else rows.stride(0),
         "stride_lse_h": 0 if rows is None else rows.stride(1),
         "stride_alibi_b": slopes.stride(0) if slopes is not None and slopes.dim() == 2 else 0,
         "stride_alibi_h": 0 if slopes is None else slopes.stride(-1),
-        "stride_sinks_h": 0 if extras.sinks is None else extras.sinks.stride(0),
+        "stride_sinks_h": 0 if sinks is None else sinks.stride(0),
     }
     within = [stride for x in (*heads, mask, bias) if x is not None for stride in x.stride()[2:]]
     wide = max(map(abs, within)) * 2 * max(config.block_m, config.block_n, 256) >= 2**31
-    unit = 1.0 if config.natural_exp else LOG2E.value
+    # a bias and slopes are added in natural units, and the sum is changed to log2 units
+    late = problem.has_bias or problem.has_alibi
+    unit = 1.0 if config.natural_exp or late else LOG2E.value
     cap = problem.softcap
     args = {
         "q_ptr": q, "k_ptr": k, "v_ptr": v, "out_ptr": out, "lse_ptr": lse,
         "mask_ptr": None if mask is None else mask.view(torch.uint8), "bias_ptr": bias,
-        "alibi_ptr": slopes, "sinks_ptr": extras.sinks, "kv_lens_ptr": extras.kv_lens,
+        "alibi_ptr": slopes, "sinks_ptr": sinks, "kv_lens_ptr": extras.kv_lens,
         "cu_q_ptr": extras.cu_seqlens_q, "cu_k_ptr": extras.cu_seqlens_k,
         # with a cap scores are first its shares
         "scale": problem.scale * unit if cap is None else problem.scale / cap,
@@ -167,7 +181,7 @@ def launch_attention_fwd(
         "Hq": problem.Hq, "group": problem.group,
         "Sq": problem.tokens_q if problem.packed else problem.Sq,
         "Sk": problem.tokens_k if problem.packed else problem.Sk,
-        "diagonal": problem.diagonal,
+        "max_q": problem.Sq, "max_k": problem.Sk, "diagonal": problem.diagonal,
         "window_left": _reach(problem.window_left), "window_right": _reach(problem.reach_right),
         "tiles_m": tiles_m, "tasks": tasks,
     }  # fmt: skip
@@ -180,7 +194,14 @@ def launch_attention_fwd(
         attention_fwd_kernel,
         min(tasks, target.cores) if config.core_loop else tasks,
         args,
-        kernel_constants(problem, config, mask=mask_spread, bias=bias_spread, wide=wide),
+        kernel_constants(
+            problem,
+            config,
+            mask=mask_spread,
+            bias=bias_spread,
+            wide=wide,
+            by_columns=(_by_columns(q), _by_columns(k), _by_columns(v)),
+        ),
         route=route,
         device=problem.device,
         arch=target.arch,
@@ -202,8 +223,17 @@ def _spread_out(
         (False, True): "rows",
         (True, True): "one",
     }
+    if tensor.dtype == torch.float64:
+        # no target's kernels read it; what is finite stays so
+        largest = torch.finfo(torch.float32).max
+        tensor = torch.where(tensor.isfinite(), tensor.clamp(-largest, largest), tensor).float()
     shape = (problem.B, problem.Hq, problem.Sq, problem.Sk)
     return tensor.expand(shape), spread[over_rows, over_columns]
+
+
+def _by_columns(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's columns lie in one piece each, and its rows do not."""
+    return tensor.stride(-2) == 1 and tensor.stride(-1) != 1 and tensor.shape[-1] > 1
 
 
 def _reach(keys: int | None) -> int:

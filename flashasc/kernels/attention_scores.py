@@ -5,10 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.constants import NEG_INF
+from blocks.constants import INF, LARGEST, LN2, LOG2E, NEG_INF
 from blocks.layout import load_spread
 from blocks.masking import causal, not_before, within
-from blocks.scores import distance, soft_cap, to_log2_units
+from blocks.scores import distance, soft_cap
 
 
 @triton.jit
@@ -21,13 +21,18 @@ def adjusted(
     """Scores [M, N] after the cap, the bias and the penalty on distance, in that order.
 
     Args:
-        scores: [M, N] fp32, scaled; with SOFTCAP as a share of the cap.
-        bias_ptr: to [Sq, Sk] of any float dtype, natural units; see `load_spread` for BIAS.
-        slope, cap: fp32, in the scores' units.
+        scores: [M, N] fp32, scaled; with SOFTCAP as a share of the cap. With BIAS or ALIBI in
+            natural units, otherwise in those that the softmax takes.
+        bias_ptr: to [Sq, Sk] of fp16, bf16 or fp32, natural units; see `load_spread` for BIAS.
+        slope: fp32, natural units.
+        cap: fp32, in the units of scores.
         start_m, start_n: first row and key of the tile.
         Sq, end: rows and keys from which on nothing is read.
         diagonal: query i is aligned with key i + diagonal.
-        NATURAL: the units of scores: natural or log2.
+        NATURAL: the units that the softmax takes: natural or log2.
+
+    Returns:
+        [M, N] fp32, in the units that the softmax takes.
     """
     if SOFTCAP:
         scores = soft_cap(scores, cap)
@@ -36,12 +41,15 @@ def adjusted(
             bias_ptr, start_m, Sq, start_n, end, stride_bias_m, stride_bias_n, BIAS,
             scores.shape[0], scores.shape[1], WIDE,
         ).to(tl.float32)  # fmt: skip
-        if not NATURAL:
-            bias = to_log2_units(bias)
         scores = scores + bias
     if ALIBI:
         offs_n = start_n + tl.arange(0, scores.shape[1])
         scores = scores - distance(offs_m, offs_n, diagonal) * slope
+    # changed to log2 units last: a bias or a slope times log2(e) would be rounded once more
+    if (BIAS != "none" or ALIBI) and not NATURAL:
+        # finite stays finite: a bias of float32's lowest number hides nothing by itself
+        bounded = tl.minimum(tl.maximum(scores, -LARGEST * LN2), LARGEST * LN2)
+        scores = tl.where(tl.abs(scores) < INF, bounded, scores) * LOG2E
     return scores
 
 

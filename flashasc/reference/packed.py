@@ -53,11 +53,11 @@ def backward(
 ) -> Gradients:
     """Gradients in the working dtype, of tensors as in `forward`."""
     working = working_dtype(problem.dtype)
-    inputs = (q, k, v, None, extras.alibi_slopes, extras.sinks)
-    grads = Gradients.zeros(inputs, needs, working)
+    options = (None, None, None, None, extras.alibi_slopes, extras.sinks)
+    grads = Gradients.zeros(options, needs, working)
     padded = [
-        None if g is None else g.new_zeros(g.shape[0], g.shape[1] + 1, g.shape[2])
-        for g in grads[:3]
+        x.new_zeros(x.shape[0], x.shape[1] + 1, x.shape[2], dtype=working) if need else None
+        for x, need in zip((q, k, v), needs[:3], strict=True)
     ]
     for number, one in enumerate(_sequences(problem, extras)):
         places = (one.queries, one.keys, one.keys)

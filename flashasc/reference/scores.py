@@ -144,17 +144,6 @@ def distances(terms: Terms, rows: slice, keys: slice, like: Tensor) -> Tensor:
     return (aligned - j).abs_().to(like.dtype)
 
 
-def to_log2_units(x: Tensor) -> Tensor:
-    """Natural-log units to log2 units, where what is finite stays finite.
-
-    Masks are often filled with the lowest finite number, which means "as good as hidden": -inf
-    would hide.
-    """
-    scaled = x * math.log2(math.e)
-    largest = torch.finfo(x.dtype).max
-    return torch.where(x.isfinite(), scaled.clamp(-largest, largest), scaled)
-
-
 def score_tile(
     q_tile: Tensor,
     k_tile: Tensor,
@@ -193,10 +182,20 @@ def score_tile(
         return scores, derivative
     grouped = scores.unflatten(2, (problem.group, -1))
     if terms.bias is not None:
-        bias = cut(terms.bias, rows, keys).to(scores.dtype)
-        grouped.add_(to_log2_units(bias) if log2 else bias)
+        grouped.add_(_finite(cut(terms.bias, rows, keys), scores.dtype), alpha=unit)
     if terms.slopes is not None:
         grouped.addcmul_(terms.slopes, distances(terms, rows, keys, scores), value=-unit)
     if hidden is not None:
         grouped.masked_fill_(hidden, -math.inf)
     return scores, derivative
+
+
+def _finite(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bias in another dtype, where a finite number is finite still in log2 units.
+
+    `torch.finfo(dtype).min` is what many write for a hidden key: a row full of it is no row of
+    -inf.
+    """
+    largest = torch.finfo(dtype).max * math.log(2.0)
+    cast = bias.to(dtype)
+    return torch.where(bias.isinf(), cast, cast.clamp(-largest, largest))

@@ -26,6 +26,8 @@ def asked_cases(
     dtype: str | None,
     precision: str | None,
     head_dim: int | None,
+    *,
+    every_use: bool = False,
 ) -> list[Case]:
     """What is to be compiled; an option that would have no effect is an error."""
     if kernel is None:
@@ -35,7 +37,9 @@ def asked_cases(
             "--grid": grid,
         }
         _refuse(given, "describes a kernel of yours; name it: module:function")
-        return shipped_cases(targets, dtype=dtype, precision=precision, head_dim=head_dim)
+        return shipped_cases(
+            targets, dtype=dtype, precision=precision, head_dim=head_dim, every_use=every_use
+        )
     given = {"--dtype": dtype, "--precision": precision, "--head-dim": head_dim}
     _refuse(given, f"selects among what is shipped, not for {kernel}; leave it out")
     if signature is None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from flashasc.ascend import Lowered, lower, versions
 from flashasc.native import cache
-from flashasc.native.sources import describe, find_dependencies
+from flashasc.native.sources import Dependencies, describe, find_dependencies
+
+# reading a kernel and its callees takes 50 ms, and it is asked for by each of its cases
+_DEPENDENCIES: weakref.WeakKeyDictionary[Any, Dependencies] = weakref.WeakKeyDictionary()
 
 _BESIDE_TEXT = [item.name for item in dataclasses.fields(Lowered) if item.name != "linalg"]
 # switches of triton-ascend that change the text
@@ -87,7 +91,7 @@ def _key(case: Case) -> str | None:
     """Return the key of everything the text depends on; None where that can't be told."""
     try:
         parts = [
-            find_dependencies(case.kernel).digest,
+            _digest(case.kernel),
             list(case.signature.items()),
             {name: describe(value) for name, value in case.constants.items()},
             {name: describe(value) for name, value in case.options.items()},
@@ -98,6 +102,14 @@ def _key(case: Case) -> str | None:
     switches = [os.environ.get(name) for name in _SWITCHES]
     marked = sorted(case.divisible_by_16)
     return cache.make_key([_BESIDE_TEXT, *parts, marked, case.arch, switches, versions()])
+
+
+def _digest(kernel: Any) -> str:
+    """Hash of a kernel's source and all it depends on, found anew when any of it was replaced."""
+    known = _DEPENDENCIES.get(kernel)
+    if known is None or known.changed():
+        known = _DEPENDENCIES[kernel] = find_dependencies(kernel)
+    return known.digest
 
 
 def _load(key: str) -> Lowered | None:

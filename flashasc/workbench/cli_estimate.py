@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from flashasc.workbench.asked import asked_cases, asked_targets, checked, explain, print_json
+from flashasc.workbench.case import Case
 from flashasc.workbench.checks import require_toolchain
 from flashasc.workbench.console import print_table, usage_errors
 from flashasc.workbench.estimate_table import Problem, estimate_json, estimate_table
@@ -60,9 +61,7 @@ def estimate_command(
         tools = require_toolchain(targets)
         cases = asked_cases(kernel, signature, const, grid, targets, dtype, precision, head_dim)
         if problem:
-            # the uses whose mask and head sizes are the call's
-            cases = [c for c in cases if c.facts["D"] == c.facts["Dv"]]
-            cases = [c for c in cases if c.facts["causal"] == causal]
+            cases = [case for case in cases if _is_whole(case, causal)]
         verdicts = checked(cases, timeout=timeout, workers=workers, cache=not no_cache)
         estimates = estimate_all(verdicts, timeout=timeout, workers=workers, cache=not no_cache)
     if as_json:
@@ -72,6 +71,12 @@ def estimate_command(
         print_table(estimate_table(verdicts, estimates, problem, each_use=uses))
         explain(verdicts, tools)
     raise typer.Exit(0 if all(verdict.ok for verdict in verdicts) else 1)
+
+
+def _is_whole(case: Case, causal: bool) -> bool:
+    """Whether a use has the call's mask, and head sizes as large as its row serves (or 1 less)."""
+    D, Dv, largest = (int(str(case.facts[name])) for name in ("D", "Dv", "max_head"))
+    return Dv == D and largest - 1 <= D and case.facts["causal"] == causal
 
 
 def _problem(

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-import flashasc
 from flashasc.workbench.checks import require_toolchain
 from flashasc.workbench.console import progress_bar, usage_errors
 from flashasc.workbench.options import Target, Timeout, Workers
 from flashasc.workbench.shipped import full_name
 from flashasc.workbench.tile_evidence import (
     ALL_SLOTS,
+    OPTION_BUCKETS,
+    SEARCHED,
     Record,
     Slot,
+    merged,
     missing,
     read_evidence,
     select,
     table_text,
     write_evidence,
 )
-from flashasc.workbench.tiles import search
+from flashasc.workbench.tiles import SHAPES, search
 
-_ROOT = Path(flashasc.__file__).parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = _ROOT / "bench" / "results" / "ascend_tiles.json"
 TABLE = _ROOT / "flashasc" / "_configs" / "ascend_tiles.py"
 
@@ -67,7 +70,7 @@ def tiles_command(
         print("\n".join(f"  {slot}" for slot in lacking))
         raise typer.Exit(1)
     table.write_text(table_text(chosen))
-    print(f"{table}: {len(chosen)} rows written, from {len(known)} candidates")
+    print(f"{table}: {len(merged(chosen))} rows written, from {len(known)} candidates")
 
 
 def _slots(
@@ -107,7 +110,10 @@ def _search(
     started = time.monotonic()
     for number, slot in enumerate(slots, 1):
         with progress_bar(f"{slot}", None) as advance:
-            found = search(slot, timeout=timeout, workers=workers, done=advance)
+            limits: dict[str, Any] = {"timeout": timeout, "workers": workers, "done": advance}
+            found = search(slot, **_narrowed(slot, records), **limits)
+            if not select(found).get(slot):
+                found = search(slot, **limits)
         records = [record for record in records if record.slot != slot] + found
         write_evidence(evidence, records, tools)
         best = select(found).get(slot)
@@ -120,3 +126,29 @@ def _search(
             flush=True,
         )
     return records
+
+
+def _narrowed(slot: Slot, records: Sequence[Record]) -> dict[str, Any]:
+    """Where to begin, from what is chosen for a slot that needs no more room.
+
+    That is one without options, or of the next smaller head size: a tile that did not fit there
+    does not fit here. For bfloat16 float16's tile is tried: it takes the same room.
+    """
+    chosen = select(records)
+    if slot.dtype == "bfloat16":
+        if alike := chosen.get(dataclasses.replace(slot, dtype="float16")):
+            return {
+                "shapes": [(alike.block_m, alike.block_n)],
+                "further": 0 if SEARCHED[slot.arch] else 1,
+            }
+        return {}
+    roomier = [dataclasses.replace(slot, options="none")] if slot.options != "none" else []
+    buckets = OPTION_BUCKETS[slot.options]
+    if place := buckets.index(slot.max_head):
+        roomier.append(dataclasses.replace(slot, max_head=buckets[place - 1]))
+    areas = [best.block_m * best.block_n for other in roomier if (best := chosen.get(other))]
+    if not areas:
+        return {}
+    shapes = [(m, n) for m, n in SHAPES if m * n <= min(areas)]
+    limits: dict[str, Any] = {"shapes": shapes, "start": min(areas)}
+    return limits if slot.options == "none" else {**limits, "further": 2}

@@ -37,7 +37,13 @@ Dtype = Annotated[str | None, typer.Option(help="Of what is shipped: only this d
 Precision = Annotated[str | None, typer.Option(help="... standard or compensated alone.")]
 HeadDim = Annotated[int | None, typer.Option(help="... what serves this head size alone.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON instead.")]
-Uses = Annotated[bool, typer.Option("--uses", help="A line for each use of a configuration.")]
+Uses = Annotated[
+    bool,
+    typer.Option(
+        "--uses",
+        help="Every configuration in all its uses, not only where it needs most room; a line each.",
+    ),
+]
 Timeout = Annotated[float, typer.Option(min=1, help="Seconds for one compilation.")]
 Workers = Annotated[
     int | None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
 
@@ -29,32 +29,56 @@ class Use:
 
     Attributes:
         D, Dv: head sizes of queries and keys, and of values.
-        causal, with_lse: as in `flashasc.attention`.
+        causal, with_lse, sinks, kv_lens, packed: as in `flashasc.attention`.
         fp32_out: 16-bit inputs, float32 output.
         wide: strides that need 64 bits.
+        options: the score options in use, see `AttentionProblem.score_options`.
+        spread: over what a mask and a bias are given, see `blocks.layout.load_spread`.
     """
 
     D: int
     Dv: int
-    causal: bool
-    with_lse: bool
+    causal: bool = True
+    with_lse: bool = True
     fp32_out: bool = False
     wide: bool = False
+    sinks: bool = False
+    kv_lens: bool = False
+    packed: bool = False
+    options: frozenset[str] = frozenset()
+    spread: Literal["full", "columns"] = "full"
 
     def __str__(self) -> str:
-        switches = ("causal", "with_lse", "fp32_out", "wide")
-        return " ".join([f"D={self.D} Dv={self.Dv}", *filter(self.__getattribute__, switches)])
+        switches = ("causal", "with_lse", "fp32_out", "wide", "sinks", "kv_lens", "packed")
+        words = [f"D={self.D} Dv={self.Dv}", *filter(self.__getattribute__, switches)]
+        words += sorted(self.options)
+        words += [f"per {self.spread}"] if self.options & {"mask", "bias"} else []
+        return " ".join(words)
 
 
-def uses(row: TileConfig) -> tuple[Use, ...]:
-    """Plain use, one column short of the limit, and the slimmest D and Dv."""
-    limit = row.max_head
+def uses(row: TileConfig, above: int) -> tuple[Use, ...]:
+    """How a row is used; what needs most room comes first.
+
+    Then one column short, with the slimmest D and Dv, and between.
+
+    Args:
+        row: of the tile table.
+        above: largest head size that the table's next smaller row serves; 0 where there is none.
+            Head sizes between that and the row's own that have a tile width of their own are uses.
+    """
+    limit, options = row.max_head, row.options
+    between = [size for size in row.head_blocks[1:] if above < size < limit]
     return (
-        Use(limit, limit, causal=True, with_lse=True),
-        Use(limit - 1, limit - 1, causal=False, with_lse=False, fp32_out=True),
-        Use(1, limit, causal=True, with_lse=False),
-        Use(limit, 1, causal=False, with_lse=True, wide=True),
-    )
+        Use(limit, limit, options=options),
+        Use(limit - 1, limit - 1, causal=False, with_lse=False, fp32_out=True, sinks=True,
+            options=options - {"mask", "softcap"}),
+        Use(1, limit, with_lse=False, kv_lens=True, sinks=True, options=options, spread="columns"),
+        Use(limit, 1, causal=False, wide=True, options=options - {"bias"}),
+        # packed sequences take neither mask nor bias
+        Use(limit, limit, sinks=True, packed=True, options=options - {"mask", "bias"}),
+        # a single column takes the narrowest tile already
+        *(Use(size, size, options=options) for size in between),
+    )  # fmt: skip
 
 
 def attention_case(row: TileConfig, use: Use, arch: str) -> Case:
@@ -65,40 +89,52 @@ def attention_case(row: TileConfig, use: Use, arch: str) -> Case:
     """
     # the kernels import triton: without the right one, say what to install
     _import_backend()
-    from flashasc.kernels.attention_fwd import (
-        _attention_fwd_kernel,
+    from flashasc.kernels.attention_fwd import attention_fwd_kernel
+    from flashasc.kernels.attention_launch import (
+        absent_arguments,
         kernel_constants,
         kernel_signature,
     )
 
     problem = _problem(row, use)
-    constants = kernel_constants(problem, row, use.wide)
+    spreads = {name: use.spread if name in use.options else "none" for name in ("mask", "bias")}
+    constants = kernel_constants(problem, row, wide=use.wide, **spreads)  # type: ignore[arg-type]
+    constants |= absent_arguments(problem)
     signature = kernel_signature(problem)
-    strides = [name for name in signature if name.startswith("stride_")]
+    # rows of a multiple of 16 numbers; other strides are as they come, or not looked at by the JIT
+    rows = ["stride_qm", "stride_kn", "stride_vn", "stride_om"]
+    # 0, as a launch passes the strides of what is not there or the same for all rows
+    zeros = [
+        f"stride_{name}_{dim}"
+        for name in ("mask", "bias")
+        for dim in "mn"
+        if name not in use.options or (dim == "m" and use.spread == "columns")
+    ]
     if use.wide:
-        signature |= dict.fromkeys(strides, "i64")
-    if not use.with_lse:
-        constants["lse_ptr"] = None
+        far = [f"stride_{tensor}{dim}" for tensor in "qkvo" for dim in "bh"]
+        signature |= dict.fromkeys((*rows, *far), "i64")
     # the JIT makes constants of integers equal to 1: the columns' strides, the rows' of one column
     ones = [f"stride_{tensor}d" for tensor in "qkvo"]
     ones += ["stride_qm", "stride_kn"] if use.D == 1 else []
     ones += ["stride_vn", "stride_om"] if use.Dv == 1 else []
+    ones += [f"stride_{name}_n" for name in ("mask", "bias") if name in use.options]
     constants |= dict.fromkeys(ones, 1)
-    pointers = ["q_ptr", "k_ptr", "v_ptr", "out_ptr"]
     dtype = str(row.dtype).removeprefix("torch.")
+    pointers = [name for name in signature if name.endswith("_ptr")]
     return Case(
         name=f"attention forward {dtype} {row.precision} D<={row.max_head} "
         f"{row.block_m}x{row.block_n}, {use}",
         arch=arch,
-        kernel=_attention_fwd_kernel,
+        kernel=attention_fwd_kernel,
         signature=signature,
         constants=constants,
-        divisible_by_16=tuple(name for name in (*pointers, *strides) if name not in constants),
+        divisible_by_16=tuple(name for name in (*pointers, *rows, *zeros) if name not in constants),
         facts={
             "operation": "attention forward",
             "dtype": dtype,
             "precision": row.precision,
             "max_head": row.max_head,
+            "options": sorted(row.options),
             "block_m": row.block_m,
             "block_n": row.block_n,
             "segment": row.segment,
@@ -109,7 +145,7 @@ def attention_case(row: TileConfig, use: Use, arch: str) -> Case:
         },
         # sums that are kept plainly have no compensation to fold a segment into
         plainly=attention_case(replace(row, precision="standard", segment=1), use, arch)
-        if row.segment > 1
+        if row.segment > 1 and row.precision != "high"
         else None,
     )
 
@@ -120,6 +156,7 @@ def shipped_cases(
     dtype: str | None = None,
     precision: str | None = None,
     head_dim: int | None = None,
+    every_use: bool = True,
 ) -> list[Case]:
     """List what is shipped for some processors.
 
@@ -127,8 +164,9 @@ def shipped_cases(
         targets: processor names in full. One that no row of the table names gets the rows of its
             generation's first.
         dtype: "float16", "bfloat16" or "float32"; all by default.
-        precision: "standard" or "compensated"; both by default.
+        precision: "standard", "compensated" or "high"; all by default.
         head_dim: only the rows that serve this head size; all by default.
+        every_use: each row in all its `uses`; otherwise in the one that needs most room.
 
     Raises:
         ValueError: an unknown processor, dtype or precision, or a head size that no row serves.
@@ -144,16 +182,17 @@ def shipped_cases(
         raise ValueError(f"head_dim: expected 1 to {largest}, got {head_dim}")
     found: list[Case] = []
     for arch in targets:
-        served: set[tuple[torch.dtype, str]] = set()
+        served: dict[tuple[torch.dtype, str, frozenset[str]], int] = {}
         for row in rows_of(arch):
-            kind = (row.dtype, row.precision)
+            kind = (row.dtype, row.precision, row.options)
             if (dtype and row.dtype != DTYPES[dtype]) or (precision and row.precision != precision):
                 continue
+            above = served.get(kind, 0)
+            served[kind] = row.max_head
             # as `choose` does: the first row that is large enough
-            if head_dim is not None and (row.max_head < head_dim or kind in served):
-                continue
-            served.add(kind)
-            found += [attention_case(row, use, arch) for use in uses(row)]
+            if head_dim is None or above < head_dim <= row.max_head:
+                listed = uses(row, above) if every_use else uses(row, above)[:1]
+                found += [attention_case(row, use, arch) for use in listed]
     return found
 
 
@@ -200,10 +239,20 @@ def _problem(row: TileConfig, use: Use) -> AttentionProblem:
         dtype=row.dtype,
         out_dtype=torch.float32 if use.fp32_out else row.dtype,
         device=torch.device("meta"),
-        layout="BNSD",
+        layout="TND" if use.packed else "BNSD",
         causal=use.causal,
-        diagonal=200,
+        diagonal=0 if use.packed else 200,
         scale=0.125,
         precision=row.precision,
         with_lse=use.with_lse,
+        softcap=30.0 if "softcap" in use.options else None,
+        window_left=64 if "window" in use.options else None,
+        window_right=8 if "window" in use.options and not use.causal else None,
+        has_mask="mask" in use.options,
+        has_bias="bias" in use.options,
+        has_alibi="alibi" in use.options,
+        has_sinks=use.sinks,
+        has_kv_lens=use.kv_lens,
+        tokens_q=500 if use.packed else 0,
+        tokens_k=700 if use.packed else 0,
     )

@@ -21,7 +21,14 @@ SEARCHED: Mapping[str, tuple[str, ...]] = {
 
 DTYPES = ("float16", "bfloat16", "float32")
 # a segment is compared with the plain sum at the same tile, which comes first
-PRECISIONS = ("standard", "compensated")
+PRECISIONS = ("standard", "compensated", "high")
+
+OPTION_BUCKETS: Mapping[str, tuple[int, ...]] = {
+    "none": BUCKETS,
+    "reach": (64, 128, 256),
+    "all": (64, 128, 256),
+}
+"""Set of score options, see `_configs.ascend.OPTION_SETS` -> head sizes with a row of their own."""
 
 
 @dataclass(frozen=True, order=True)
@@ -32,12 +39,20 @@ class Slot:
     dtype: str
     precision: str
     max_head: int
+    options: str = "none"
 
     def __str__(self) -> str:
-        return f"{self.arch} {self.dtype} {self.precision} D<={self.max_head}"
+        options = "" if self.options == "none" else f", options: {self.options}"
+        return f"{self.arch} {self.dtype} {self.precision} D<={self.max_head}{options}"
 
 
-ALL_SLOTS = tuple(Slot(*values) for values in product(SEARCHED, DTYPES, PRECISIONS, BUCKETS))
+ALL_SLOTS = tuple(
+    Slot(arch, dtype, precision, max_head, options)
+    for options, buckets in OPTION_BUCKETS.items()
+    for arch, dtype, precision, max_head in product(SEARCHED, DTYPES, PRECISIONS, buckets)
+    if not (precision == "high" and dtype == "float32")
+)
+"""In the order of the table, of which the first row that serves a call is taken."""
 
 
 @dataclass(frozen=True)
@@ -127,27 +142,49 @@ def missing(chosen: Mapping[Slot, Record]) -> list[Slot]:
     return [slot for slot in ALL_SLOTS if slot not in chosen]
 
 
+def merged(chosen: Mapping[Slot, Record]) -> dict[Slot, Record]:
+    """Drop the rows that the row of the next larger head size can stand for: it has their tile."""
+
+    def tile(slot: Slot) -> tuple[int, int, int]:
+        record = chosen[slot]
+        return record.block_m, record.block_n, record.segment
+
+    return {
+        slot: record
+        for slot, record in chosen.items()
+        if (larger := _next_larger(slot)) not in chosen or tile(larger) != tile(slot)
+    }
+
+
+def _next_larger(slot: Slot) -> Slot:
+    """The same slot for the next head size; itself with no head size after the last."""
+    buckets = OPTION_BUCKETS[slot.options]
+    following = dict(zip(buckets, (*buckets[1:], 0), strict=True))
+    return dataclasses.replace(slot, max_head=following[slot.max_head])
+
+
 def table_text(chosen: Mapping[Slot, Record]) -> str:
     """The source of `flashasc/_configs/ascend_tiles.py`."""
     lines = [_HEAD]
-    for slot, record in chosen.items():
+    for slot, record in merged(chosen).items():
         targets = (slot.arch, *SEARCHED[slot.arch])
         names = ", ".join(f'"{name}"' for name in targets) + ("," if len(targets) == 1 else "")
         lines += [
-            f'    Row(({names}), "{slot.dtype}", "{slot.precision}", {slot.max_head},',
-            f"        {record.block_m}, {record.block_n}, {record.segment}, "
-            f"{record.memory.get('UB', 0):g}, {record.estimate_ps:.4g}, "
-            f'"{record.compiler}"),',
+            f'    Row(({names}), "{slot.dtype}", "{slot.precision}", {slot.max_head}, '
+            f'"{slot.options}",',
+            f"        {record.block_m}, {record.block_n}, {record.memory.get('UB', 0):g}, "
+            f'{record.estimate_ps:.4g}, "{record.compiler}"),',
         ]
     return "\n".join([*lines, ")  # fmt: skip", ""])
 
 
 _HEAD = '''"""Tiles for Ascend NPUs, as `python -m flashasc ascend tiles` writes them.
 
-Each is the tile with the least estimated time per query row and key among those that compile
-without a retry, double buffers kept, in every use (causal or not, with or without log-sum-exp,
-head sizes at and below the limit). Every candidate is in bench/results/ascend_tiles.json. The
-times are estimates on paper: no NPU measured them.
+Each is the tile with the least estimated time per query row and key among those tried that compile
+without a retry, double buffers kept, in the uses that the evidence names; every candidate is in
+bench/results/ascend_tiles.json, and every use of the chosen in bench/results/ascend_check.txt. A
+row whose tile the next larger head size shares is left to that row. The times are estimates on
+paper: no NPU measured them.
 """
 
 from __future__ import annotations
@@ -162,9 +199,10 @@ class Row(NamedTuple):
     dtype: str
     precision: str
     max_head: int
+    options: str
+    """A key of `OPTION_SETS` in `ascend.py`."""
     block_m: int
     block_n: int
-    segment: int
     ub_percent: float
     estimate_ps: float
     """Picoseconds of one core per query row and key: an estimate."""

@@ -233,6 +233,15 @@ def add_products(a_ptr, b_ptr, c_ptr, n, first, BLOCK: tl.constexpr, HOW: tl.con
         # as attention does; a vector operation
         for i in range(n):
             acc = acc * 0.5 + tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b)
+    elif HOW == "kahan":
+        # the sum goes through UB, because more than the addition reads it
+        comp = tl.load(c_ptr + at)
+        for i in range(n):
+            product = tl.dot(tl.load(a_ptr + i * BLOCK * BLOCK + at), b, comp)
+            total = acc + product
+            comp = product - (total - acc)
+            acc = total
+        tl.store(c_ptr + BLOCK * BLOCK + at, comp)
     elif HOW == "no product":
         for i in range(n):
             acc += tl.load(a_ptr + i * BLOCK * BLOCK + at).to(tl.float32)

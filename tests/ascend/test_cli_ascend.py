@@ -19,13 +19,21 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from flashasc import ascend
-from flashasc.workbench import case, check, full_name, lower_case, shipped_cases
+from flashasc.workbench import Case, case, check, full_name, lower_case, shipped_cases
 from flashasc.workbench.cli import app
 from tests.conftest import RunPython
 
 ONE_ROW = ("--target", "910B3", "--dtype", "float16", "--precision", "standard", "--head-dim", "64")
 KERNELS = Path(__file__).with_name("ascend_kernels.py")
 MULTIPLY = (f"{KERNELS}:multiply", "--signature", "*fp16,*fp16,*fp32,i32,i32")
+
+
+def one_row() -> list[Case]:
+    """What ONE_ROW asks for: a row's four uses, and more where it serves several tile widths."""
+    cases = shipped_cases((A2,), dtype="float16", precision="standard", head_dim=64)
+    assert len(cases) >= 4
+    assert len({c.facts["max_head"] for c in cases}) == 1
+    return cases
 
 
 def run(*arguments: str) -> Result:
@@ -38,14 +46,13 @@ def test_check_as_json() -> None:
     told = json.loads(result.stdout)
     assert told["ok"] is True
     assert told["versions"] == ascend.versions()
-    assert len(told["results"]) == 4
+    assert [found["name"] for found in told["results"]] == [c.name for c in one_row()]
     for found in told["results"]:
-        assert (found["verdict"], found["arch"], found["max_head"]) == ("fits", A2, 64)
+        assert (found["verdict"], found["arch"], found["dtype"]) == ("fits", A2, "float16")
         assert found["report"]["workload"]["vector_repeats"] > 100
         for memory in ("UB", "L1", "L0C"):
             use = found["report"]["memory"][memory]
             assert 0 < use["used"] <= use["available"]
-    assert {found["use"].split()[0] for found in told["results"]} == {"D=64", "D=63", "D=1"}
 
 
 def test_check_as_a_table() -> None:
@@ -54,18 +61,19 @@ def test_check_as_a_table() -> None:
     (line,) = [text for text in result.stdout.splitlines() if "910B3" in text]
     cells = [cell.strip() for cell in line.strip("│").split("│")]
     assert cells[:3] == ["910B3", cells[1], "fits"]
-    assert re.fullmatch(r"attention forward float16 standard D<=64 \d+x\d+", cells[1])
+    assert re.fullmatch(r"attention forward float16 standard D<=\d+ \d+x\d+", cells[1])
     # the table's worst use is the JSON's
-    reports = [v.report for v in check(shipped_cases((A2,), dtype="float16", head_dim=64))[:4]]
-    worst = max(report.memory["UB"].used for report in reports if report)
-    assert cells[3] == f"{worst:,} {100 * worst / reports[0].memory['UB'].available:.0f}%"
-    assert "4 of 4 compilations are in order" in result.stdout
+    cases = one_row()
+    uses = [v.report.memory["UB"] for v in check(cases) if v.report]
+    worst = max(use.used for use in uses)
+    assert cells[3] == f"{worst:,} {100 * worst / uses[0].available:.0f}%"
+    assert f"{len(cases)} of {len(cases)} compilations are in order" in result.stdout
     assert ascend.versions()["bishengir-compile"] in result.stdout
 
 
 def test_each_use_has_its_line_when_asked_for() -> None:
     result = run("check", *ONE_ROW, "--uses")
-    assert sum("910B3" in line for line in result.stdout.splitlines()) == 4
+    assert sum("910B3" in line for line in result.stdout.splitlines()) == len(one_row())
 
 
 def test_a_kernel_of_ones_own() -> None:
@@ -93,7 +101,7 @@ def test_a_lint_is_status_1() -> None:
 
 
 def test_a_compilation_that_takes_too_long_is_status_1(cache_dir: Path) -> None:
-    cases = shipped_cases((A2,), dtype="float16", precision="standard", head_dim=64)[:1]
+    cases = one_row()[:1]
     (verdict,) = check(cases, timeout=0.01)
     assert not verdict.ok
     assert verdict.verdict == "timed out"
@@ -172,17 +180,19 @@ def test_processors_by_short_names() -> None:
     assert full_name("910b3") == full_name("Ascend910B3") == "Ascend910B3"
     assert full_name("950PR_9589") == "Ascend950PR_9589"
     result = run("check", *ONE_ROW, "--target", "Ascend910B3", "--json")
-    assert len(json.loads(result.stdout)["results"]) == 4
+    assert len(json.loads(result.stdout)["results"]) == len(one_row())
 
 
 def test_a_processor_without_rows_of_its_own_gets_its_generations() -> None:
     cases = shipped_cases(("Ascend910_9362",), dtype="float16", head_dim=64)
     assert {c.arch for c in cases} == {"Ascend910_9362"}
-    assert len(cases) == 8
+    named = shipped_cases(("Ascend910_9392",), dtype="float16", head_dim=64)
+    assert [c.name for c in cases] == [c.name for c in named]
+    assert {c.facts["precision"] for c in cases} == {"standard", "compensated"}
 
 
 def test_nothing_is_lowered_or_compiled_twice(cache_dir: Path, monkeypatch) -> None:
-    cases = shipped_cases((A2,), dtype="float16", precision="standard", head_dim=64)[:2]
+    cases = one_row()[:2]
     first = check(cases)
 
     def again(*arguments: object, **options: object) -> None:

@@ -40,7 +40,7 @@ def every_kernel_route(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
     return prepare(request.param, monkeypatch)
 
 
-@pytest.fixture(params=_params("reference"))
+@pytest.fixture(params=_params("reference", "native-linalg", "cuda"))
 def options_route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Route:
     """Every way that serves all options."""
     return prepare(request.param, monkeypatch)

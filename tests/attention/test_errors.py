@@ -179,9 +179,9 @@ def test_columns_apart_on_an_npu(monkeypatch: pytest.MonkeyPatch) -> None:
         Q, KV, apart, causal_align="top_left", precision="standard", impl="triton"
     )
     problem = _validate.validate_attention(arguments)
-    assert not problem.adjacent_columns
+    assert not problem.in_pieces
     on_npu = dataclasses.replace(problem, device=torch.device("cuda"))
     with pytest.raises(NotImplementedError, match=r"Ascend910B3.*last stride.*contiguous"):
         _dispatch.plan_attention(on_npu, "triton")
-    adjacent = dataclasses.replace(on_npu, adjacent_columns=True)
+    adjacent = dataclasses.replace(on_npu, in_pieces=True)
     assert _dispatch.plan_attention(adjacent, "triton").route == "device"

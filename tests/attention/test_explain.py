@@ -26,16 +26,16 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(_ops.reference, "attention_fwd", reference_runs)
     try:
-        from flashasc.kernels import attention_fwd
+        from flashasc.kernels import attention_launch
     except ImportError:
         return seen
-    launch = attention_fwd.launch
+    launch = attention_launch.launch
 
     def launched(kernel: Any, programs: int, args: Any, constants: Any, **options: Any) -> None:
         seen.append({"programs": programs, "constants": constants, **options})
         launch(kernel, programs, args, constants, **options)
 
-    monkeypatch.setattr(attention_fwd, "launch", launched)
+    monkeypatch.setattr(attention_launch, "launch", launched)
     return seen
 
 

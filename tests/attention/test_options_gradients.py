@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import Any
@@ -106,9 +107,8 @@ def test_against_float64(options_route: Route, name: str, dtype: torch.dtype) ->
     # the order in which a library adds is a matter of luck: the worse of two counts
     ordered = plain
     if dtype == torch.float32:
-        ordered = gradients(
-            lambda *a, **o: eager_attention(*a, in_order=True, **o), inputs, options
-        )
+        in_order = functools.partial(eager_attention, in_order=True)
+        ordered = gradients(in_order, inputs, options)
     wide = {n: x.double() if n in LEARNED else x for n, x in options.items()}
     exact = gradients(eager_attention, [x.double() for x in inputs], wide)
     names = ["q", "k", "v", *split(options)[0]]

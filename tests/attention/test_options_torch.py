@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -162,6 +163,7 @@ def test_the_facts_of_a_call() -> None:
         ({"window": (None, 9)}, (False, None, 9, 9)),
         ({"window": (None, None)}, (False, None, None, None)),
         ({"window": (2**40, 2**31)}, (False, None, None, None)),
+        ({"window": (np.int64(4), np.int32(9))}, (False, 4, 9, 9)),
     ):
         p = validate_attention(Arguments(q, k, v, **arguments))
         assert (p.causal, p.window_left, p.window_right, p.reach_right) == facts

@@ -107,8 +107,9 @@ def test_gradients_are_written_completely(route: Route, lengths: tuple[int, int]
 
 def test_nothing_outside_the_output_is_written(kernel_route: Route) -> None:
     """The kernel given an output that lies inside a larger tensor."""
+    from flashasc._problem import Extras
     from flashasc._validate import Arguments, validate_attention
-    from flashasc.kernels.attention_fwd import launch_attention_fwd
+    from flashasc.kernels.attention_launch import launch_attention_fwd
 
     case = Case(B=2, Hq=4, Hk=2, Sq=70, Sk=300, D=64, Dv=40, dtype=FLOAT16)
     q, k, v = normal(case, device=kernel_route.device)
@@ -119,7 +120,7 @@ def test_nothing_outside_the_output_is_written(kernel_route: Route) -> None:
         out = cut_from_nan(out, dim=dim, before=2, after=3)
     lse = cut_from_nan(torch.zeros(2 * 4 * 70, device=q.device), dim=0, before=64, after=64)
     launch_attention_fwd(
-        q, k, v, out, lse.view(2, 4, 70), problem, plan.config, plan.target, plan.route
+        q, k, v, out, lse.view(2, 4, 70), problem, Extras(), plan.config, plan.target, plan.route
     )
     assert_accurate(out, q, k, v, lse.view(2, 4, 70))
     for tensor in (out, lse):

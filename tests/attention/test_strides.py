@@ -186,10 +186,10 @@ def test_more_than_65535_heads(route: Route, shape: tuple[int, ...]) -> None:
 
 def programs_started(route: Route, q: Tensor) -> int:
     """How many programs the kernel would be started with; nothing runs."""
-    from flashasc.kernels import attention_fwd
+    from flashasc.kernels import attention_launch
 
     started: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention_fwd, "launch", lambda kernel, n, *_, **__: started.append(n))
+        patch.setattr(attention_launch, "launch", lambda kernel, n, *_, **__: started.append(n))
         route(q, q, q)
     return started[0]

@@ -20,6 +20,8 @@ def products_kernel(
     b = tl.load(b_ptr + tl.arange(0, K)[:, None] * N + offs_n)
     start = tl.load(start_ptr + offs_m * N + offs_n)
     tl.store(dot_ptr + offs_m * N + offs_n, dot(a, b, DOT_PRECISION))
+    # on Ascend a product may overwrite its left operand
+    a = tl.load(a_ptr + offs_m * K + tl.arange(0, K)[None, :])
     tl.store(sum_ptr + offs_m * N + offs_n, dot_add(a, b, start, DOT_PRECISION))
 
 
@@ -51,7 +53,8 @@ def sums_kernel(
     offs_k = tl.arange(0, K)
     acc = tl.zeros((M, N), tl.float32)
     comp = tl.load(start_comp_ptr + offs_m * N + offs_n).to(COMP_DTYPE)
-    for tile in range(0, tiles):
+    # on Ascend A2 and A3 a loop that runs zero times leaves its accumulators uninitialised
+    for tile in range(0, tl.maximum(tiles, 1)):
         a = tl.load(a_ptr + offs_m * (tiles * K) + (tile * K + offs_k)[None, :])
         b = tl.load(b_ptr + (tile * K + offs_k)[:, None] * N + offs_n)
         acc, new_comp = accumulate_product(acc, comp.to(tl.float32), a, b, METHOD, "ieee")

@@ -103,10 +103,10 @@ def spread_kernel(
 
 
 @triton.jit
-def sequence_kernel(cu_ptr, out_ptr, sequences, tokens):
+def sequence_kernel(cu_ptr, out_ptr, sequences, tokens, longest):
     """Sequence of each index into out, [sequences, 2] (begin, length)."""
     for index in range(0, sequences):
-        begin, length = sequence(cu_ptr, index, tokens)
+        begin, length = sequence(cu_ptr, index, tokens, longest)
         tl.store(out_ptr + 2 * index, begin)
         tl.store(out_ptr + 2 * index + 1, length)
 
@@ -126,9 +126,7 @@ def predicates_kernel(
 
 
 @triton.jit
-def ranges_kernel(
-    cases_ptr, out_ptr, cases, BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr
-):
+def ranges_kernel(cases_ptr, out_ptr, cases, BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr):
     """key_range of (row_start, row_end, Sk, first, last) into [cases, 4]."""
     for case in range(0, cases):
         row_start = tl.load(cases_ptr + 5 * case)

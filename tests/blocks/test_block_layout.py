@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -262,11 +263,12 @@ def test_sequences_stay_within_their_tokens(device: Device, dtype: torch.dtype) 
     cu = torch.tensor([0, 7, 7, 30, 12, -5, 2**31 - 1, 40], dtype=dtype)
     if dtype == torch.int64:
         cu[-2] = 2**40 + 3
-    tokens, n = 50, len(cu) - 1
+    tokens, longest, n = 50, 20, len(cu) - 1
     (found,) = device.run(
-        sequence_kernel, {"cu_ptr": cu, "sequences": n, "tokens": tokens}, {"out_ptr": (n, 2)},
-        dtype=torch.int32,
+        sequence_kernel,
+        {"cu_ptr": cu, "sequences": n, "tokens": tokens, "longest": longest},
+        {"out_ptr": (n, 2)}, dtype=torch.int32,
     )  # fmt: skip
     inside = cu.clamp(0, tokens).tolist()
-    expected = [[a, max(b - a, 0)] for a, b in zip(inside[:-1], inside[1:], strict=True)]
+    expected = [[a, min(max(b - a, 0), longest)] for a, b in itertools.pairwise(inside)]
     assert found.tolist() == expected

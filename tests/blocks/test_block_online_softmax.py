@@ -32,11 +32,8 @@ CORE = [
     Variant(HALF, "kahan"),
     Variant(BF16, "kahan"),
     Variant(torch.float32, "plain"),
-    Variant(torch.float32, "segment", SEGMENT=4),
     Variant(BF16, "segment", SEGMENT=4, NATURAL=True),
     Variant(HALF, "segment", SEGMENT=3, SPLIT=True),
-    Variant(HALF, "kahan", NATURAL=True),
-    Variant(BF16, "kahan", SPLIT=True),
 ]
 """Run everywhere; between them every constexpr and every path of the pivot."""
 COMPENSATED = [variant for variant in CORE if variant.METHOD != "plain"]
@@ -47,15 +44,11 @@ VARIANTS = [
     Variant(BF16, "kahan", comp_dtype=BF16, WITH_LSE=False),
     Variant(HALF, "plain"),
     Variant(BF16, "plain", WITH_LSE=False),
-    Variant(HALF, "plain", NATURAL=True),
-    Variant(BF16, "plain", NATURAL=True),
-    Variant(BF16, "kahan", NATURAL=True, WITH_LSE=False),
-    Variant(HALF, "kahan", NATURAL=True, comp_dtype=BF16),
+    Variant(torch.float32, "segment", SEGMENT=4),
     Variant(HALF, "segment", SEGMENT=4),
-    Variant(BF16, "segment", SEGMENT=3),
-    Variant(HALF, "segment", SEGMENT=4, NATURAL=True),
-    Variant(torch.float32, "segment", SEGMENT=64),
-    Variant(HALF, "kahan", SPLIT=True),
+    Variant(HALF, "kahan", NATURAL=True),
+    Variant(BF16, "plain", NATURAL=True),
+    Variant(BF16, "kahan", SPLIT=True),
     Variant(HALF, "kahan", SPLIT=True, comp_dtype=BF16),
     Variant(BF16, "segment", SEGMENT=4, SPLIT=True, WITH_LSE=False),
 ]
@@ -158,7 +151,11 @@ def test_the_error_does_not_grow_with_the_keys(device: Device, index: int, rise:
 
 
 # every score its own maximum costs these a rounding: next to no new ones here
-SIXTEEN_GROWTH = [variant for variant in COMPENSATED if variant.sums_rounded_weights]
+SIXTEEN_GROWTH = [
+    variant
+    for variant in VARIANTS
+    if variant.sums_rounded_weights and variant.comp_dtype == torch.float32
+]
 
 
 @pytest.mark.parametrize("variant", SIXTEEN_GROWTH, ids=str)
@@ -229,7 +226,7 @@ def correctly_rounded(
     return float((out.to(variant.dtype) == exact.to(variant.dtype)).double().mean())
 
 
-SPLIT = [variant for variant in CORE if variant.SPLIT]
+SPLIT = [Variant(HALF, "segment", SEGMENT=3, SPLIT=True), Variant(BF16, "kahan", SPLIT=True)]
 KEYS = 2048
 
 
@@ -242,8 +239,6 @@ def test_split_weights_round_nearly_every_output_correctly(
     signed, positive = normals(KEYS, 64, seed=2), uniforms(KEYS, 64, seed=2)
     assert correctly_rounded(fast_device, variant, scores, signed) >= 0.995
     assert correctly_rounded(fast_device, variant, scores, positive) >= 0.999
-    rounded = Variant(variant.dtype, "kahan")
-    assert correctly_rounded(fast_device, rounded, scores, signed) < 0.9, "splitting adds nothing"
 
 
 @pytest.mark.parametrize("variant", SPLIT, ids=str)

@@ -136,7 +136,7 @@ def _scores(
         if q.dtype != torch.float64 or options["working"] != torch.float64:
             single = bias.float()
             limited = single.clamp(-LARGEST_LOG2, LARGEST_LOG2)
-            bias = torch.where(single.isinf(), single, limited)
+            bias = torch.where(bias.isinf(), single, limited)
         joined = joined + bias.to(wide) * unit
     if options.get("alibi_slopes") is not None:
         slopes = options["alibi_slopes"].to(wide)[..., None, None] * unit

@@ -2,37 +2,55 @@
 
 from __future__ import annotations
 
+from typing import Any, get_args
+
 import pytest
 import torch
 from compile_only import SHARED_BYTES, Compiled, compile_only, newest_capability
 
 from flashasc._configs import TileConfig, nvidia
-from flashasc._problem import AttentionProblem
-from flashasc.kernels.attention_fwd import (
-    _attention_fwd_kernel,
+from flashasc._problem import AttentionProblem, Precision
+from flashasc.kernels.attention_fwd import attention_fwd_kernel
+from flashasc.kernels.attention_launch import (
+    Spread,
+    absent_arguments,
     kernel_constants,
     kernel_signature,
 )
 
 CAPABILITIES = (80, 90)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+BAND = {"window_left": 100, "softcap": 30.0, "has_alibi": True, "has_sinks": True}
 
 
 def compile_row(
-    row: TileConfig, capability: int, head: int, *, causal: bool, wide: bool = False
+    row: TileConfig,
+    capability: int,
+    head: int,
+    *,
+    causal: bool,
+    wide: bool = False,
+    mask: Spread = "none",
+    bias: Spread = "none",
+    **facts: Any,
 ) -> Compiled:
     problem = AttentionProblem(
         B=2, Hq=4, Hk=2, Sq=1000, Sk=1000, D=head, Dv=head, dtype=row.dtype, out_dtype=row.dtype,
-        device=torch.device("meta"), layout="BNSD", causal=causal, diagonal=0, scale=0.125,
-        precision=row.precision, with_lse=True,
+        device=torch.device("meta"), causal=causal, diagonal=0, scale=0.125,
+        precision=row.precision, with_lse=True, has_mask=mask != "none", has_bias=bias != "none",
+        **{"layout": "BNSD", **facts},
     )  # fmt: skip
     signature = kernel_signature(problem)
-    constants = kernel_constants(problem, row, wide=wide)
+    constants = kernel_constants(problem, row, mask=mask, bias=bias, wide=wide)
+    constants |= absent_arguments(problem)
     # what a launch specialises for contiguous tensors: unit strides, and everything aligned
     constants |= dict.fromkeys(("stride_qd", "stride_kd", "stride_vd", "stride_od"), 1)
+    constants |= {"stride_mask_n": 1} if mask != "none" else {}
+    constants |= {"stride_bias_n": 1} if bias != "none" else {}
     runtime = {name: type_ for name, type_ in signature.items() if name not in constants}
     aligned = [name for name in runtime if name.endswith("_ptr") or name.startswith("stride_")]
     return compile_only(
-        _attention_fwd_kernel,
+        attention_fwd_kernel,
         runtime,
         constants,
         capability,
@@ -60,6 +78,21 @@ def test_row_compiles_for_a_head_size_that_is_no_power_of_two(row: TileConfig) -
     assert compile_row(row, 90, row.max_head - 1, causal=False, wide=True).cubin
 
 
+@pytest.mark.parametrize("row", nvidia.TILES, ids=name_of)
+def test_row_has_room_for_every_option(row: TileConfig) -> None:
+    least = min(SHARED_BYTES[int(arch[3:])] for arch in row.targets)
+    band = {**BAND, "causal": True}
+    built = compile_row(row, 90, row.max_head, mask="full", bias="full", has_kv_lens=True, **band)
+    assert built.shared_bytes <= least
+    packed = {"layout": "TND", "tokens_q": 500, "tokens_k": 700, **band}
+    assert compile_row(row, 80, row.max_head, **packed).shared_bytes <= least
+
+
+@pytest.mark.parametrize("spread", ["columns", "rows", "one"])
+def test_masks_and_biases_that_are_broadcast_compile(spread: Spread) -> None:
+    assert compile_row(nvidia.TILES[1], 90, 64, causal=False, mask=spread, bias=spread).cubin
+
+
 @pytest.mark.parametrize("capability", [86, 89, 100, 120])
 def test_the_other_targets_that_rows_name_compile(capability: int) -> None:
     if capability > newest_capability():
@@ -72,8 +105,8 @@ def test_the_other_targets_that_rows_name_compile(capability: int) -> None:
 
 def test_every_dtype_and_precision_has_a_row_for_the_largest_head() -> None:
     largest = {(row.dtype, row.precision) for row in nvidia.TILES if row.max_head == 256}
-    dtypes = (torch.float16, torch.bfloat16, torch.float32)
-    assert largest == {(d, p) for d in dtypes for p in ("standard", "compensated")}
+    every = {(d, p) for d in DTYPES for p in get_args(Precision)}
+    assert largest == every - {(torch.float32, "high")}
 
 
 def test_products_of_float32_are_not_tf32() -> None:

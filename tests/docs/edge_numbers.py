@@ -1,0 +1,203 @@
+"""Rows of docs/edge-cases.md: NaN, infinity and large numbers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from flashasc.testing import eager_attention
+from tests.attention.routes import Route
+from tests.docs.edge_table import INF, NAN, draw, row
+
+LOWEST = torch.finfo(torch.float32).min
+
+
+def same_but(found: Tensor, expected: Tensor, rows: list[int]) -> None:
+    """Fail unless exactly these rows are NaN, and the others as expected."""
+    others = [i for i in range(found.shape[2]) if i not in rows]
+    assert found[:, :, rows].isnan().all()
+    torch.testing.assert_close(found[:, :, others], expected[:, :, others])
+
+
+@row("NaN in a query")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    expected = attend(q, k, v)
+    q[:, :, 2, 3] = NAN
+    same_but(attend(q, k, v), expected, [2])
+
+
+@row("NaN in a key")
+def _(attend: Route) -> None:
+    q, k, v = draw(Sq=5)
+    expected = attend(q, k, v, causal=True)
+    k[:, :, 3, 7] = NAN
+    same_but(attend(q, k, v, causal=True), expected, [3, 4])
+
+
+@row("NaN or inf in a value")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    expected = attend(q, k, v)
+    for poison in (NAN, INF, -INF):
+        v[:, :, 3, 7] = poison
+        out = attend(q, k, v)
+        reached = out[..., 7]
+        assert reached.isnan().all() if poison != poison else (reached == poison).all()
+        columns = [c for c in range(16) if c != 7]
+        torch.testing.assert_close(out[..., columns], expected[..., columns])
+
+
+@row("NaN or inf in a value that some rows of a tile see")
+def _(attend: Route) -> None:
+    q, k, v = draw(Sq=5)
+    expected = attend(q, k, v, causal=True)
+    v[:, :, 3, 7] = INF
+    out = attend(q, k, v, causal=True)
+    assert (out[:, :, 3:, 7] == INF).all()
+    # rows that do not see it: right, or NaN
+    others = out[:, :, :3, 7]
+    assert (others.isnan() | ((others - expected[:, :, :3, 7]).abs() < 1e-5)).all()
+
+
+@row("anything in keys and values behind `kv_lens` or hidden from all rows")
+def _(attend: Route) -> None:
+    q, k, v = draw(B=2)
+    options = {"kv_lens": torch.tensor([4, 2]), "sinks": torch.zeros(2), "return_lse": True}
+    expected, _ = attend(q, k, v, **options)
+    for poison in (NAN, INF):
+        for x in (k, v):
+            x[0, :, 4:] = poison
+            x[1, :, 2:] = poison
+        found, _ = attend(q, k, v, **options)
+        assert torch.equal(found, expected)
+
+
+@row("a score of -inf")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    q[..., 0] = 1.0
+    k[:, :, 3, 0] = -INF
+    seen = [0, 1, 2, 4]
+    torch.testing.assert_close(attend(q, k, v), attend(q, k[:, :, seen], v[:, :, seen]))
+
+
+@row("a score of +inf, or of NaN")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    expected = attend(q, k, v)
+    for score in (INF, NAN):
+        bias = torch.zeros(4, 5)
+        bias[1, 2] = score
+        same_but(attend(q, k, v, bias=bias), expected, [1])
+    q[..., 0] = 1.0
+    k[:, :, 3, 0] = INF
+    assert attend(q, k, v).isnan().all() and eager_attention(q, k, v).out.isnan().all()
+
+
+@row("a score of +inf or -inf with `softcap`")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    q[..., 0] = 1.0
+    for sign in (1.0, -1.0):
+        k[:, :, 3, 0] = sign * 1e30
+        expected = attend(q, k, v, softcap=5.0)
+        k[:, :, 3, 0] = sign * INF
+        torch.testing.assert_close(attend(q, k, v, softcap=5.0), expected)
+
+
+@row("a `bias` of -inf")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    mask = (q @ k.mT)[0, 0] > 0
+    mask[:, 0] = True
+    bias = torch.zeros(4, 5).masked_fill(~mask, -INF)
+    torch.testing.assert_close(attend(q, k, v, bias=bias), attend(q, k, v, mask=mask))
+
+
+@row("a `bias` of NaN or inf where `mask` hides the key")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    mask = torch.tensor([True, True, False, True, False])
+    expected = attend(q, k, v, mask=mask)
+    for poison in (NAN, INF):
+        bias = torch.zeros(5).masked_fill(~mask, poison)
+        torch.testing.assert_close(attend(q, k, v, mask=mask, bias=bias), expected)
+
+
+@row("a `sinks` of -inf")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    found = attend(q, k, v, sinks=torch.full((2,), -INF), return_lse=True)
+    for one, other in zip(found, attend(q, k, v, return_lse=True)):
+        assert torch.equal(one, other)
+
+
+@row("a `sinks` of NaN")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    out = attend(q, k, v, sinks=torch.tensor([NAN, 0.0]))
+    assert out[:, 0].isnan().all() and out[:, 1].isfinite().all()
+
+
+@row("float16 with scores above 65504")
+def _(attend: Route) -> None:
+    q, k, v = draw(dtype=torch.float16)
+    q = torch.full_like(q, 300.0)
+    k = torch.full_like(k, 300.0)
+    k[:, :, 1] = 300.25  # 16 * 300 * 0.25 / 4 = 300 nats above the others
+    out, lse = attend(q, k, v, return_lse=True)
+    assert lse.min() > 65504
+    assert torch.equal(out, v[:, :, 1:2].expand_as(out))
+
+
+@row("float16 values at 65504")
+def _(attend: Route) -> None:
+    q, k, v = draw(dtype=torch.float16)
+    v = torch.full_like(v, 65504.0)
+    out, _ = attend(q, k, v, return_lse=True)
+    assert torch.equal(out, torch.full_like(out, 65504.0))
+
+
+@row("float32 or bfloat16 values near 3e38")
+def _(attend: Route) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        q, k, v = draw(dtype=dtype)
+        v = torch.full_like(v, 3e38)
+        out = attend(q, k, v)
+        assert ((out == INF) | ((out.float() / 3e38 - 1).abs() < 0.01)).all()
+
+
+@row("finite inputs whose float32 scores overflow")
+def _(attend: Route) -> None:
+    q, k, v = draw(Sq=5)
+    expected = attend(q, k, v, causal=True)
+    q[:, :, 4] = k[:, :, 4] = 1e25
+    same_but(attend(q, k, v, causal=True), expected, [4])
+
+
+@row("a `bias` of `torch.finfo(torch.float32).min` on some keys of a row")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    mask = torch.tensor([True, False, True, True, False])
+    bias = torch.zeros(5).masked_fill(~mask, LOWEST)
+    torch.testing.assert_close(attend(q, k, v, bias=bias), attend(q, k, v, mask=mask))
+
+
+@row("such a `bias` on all keys of a row")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    out = attend(q, k, v, bias=torch.full((4, 5), LOWEST))
+    average = v.mean(2, keepdim=True).expand_as(out)
+    assert not out.isnan().any()
+    assert not out.any() or (out - average).abs().max() < 1e-5
+
+
+@row("scores of any size with `softcap`")
+def _(attend: Route) -> None:
+    q, k, v = (x.double() for x in draw())
+    for size in (1.0, 1e4, 1e30):
+        scores = torch.tanh(size * (q @ k.mT) / 4 / 50) * 50
+        expected = torch.softmax(scores, -1) @ v
+        found = attend(q.float(), k.float(), v.float(), softcap=50.0, scale=size / 4)
+        torch.testing.assert_close(found, expected.float(), rtol=1e-4, atol=1e-4)
