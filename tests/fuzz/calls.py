@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -115,7 +116,7 @@ def _draw_call(rng: random.Random, mould: Mould) -> Call:
         options["cu_seqlens_q"] = torch.tensor(edges_q, dtype=mould.lengths)
         options["cu_seqlens_k"] = torch.tensor(edges_k, dtype=mould.lengths)
         for letter, edges, tokens in (("q", edges_q, Sq), ("k", edges_k, Sk)):
-            longest = max((b - a for a, b in zip(edges, edges[1:], strict=False)), default=0)
+            longest = max((b - a for a, b in pairwise(edges)), default=0)
             if rng.random() < 0.5:
                 options[f"max_seqlen_{letter}"] = max(longest, 0) + rng.choice((0, 0, 1, tokens))
     elif mould.lengths is not None:
@@ -126,7 +127,11 @@ def _draw_call(rng: random.Random, mould: Mould) -> Call:
         hidden_k = torch.arange(Sk) >= options["kv_lens"].clamp(0, Sk)[:, None]
     shapes = {
         name: {"BNSD": (B, H, S, C), "BSND": (B, S, H, C), "TND": (S, H, C)}[mould.layout]
-        for name, H, S, C in (("q", Hq, Sq, mould.D), ("k", Hk, Sk, mould.D), ("v", Hk, Sk, mould.Dv))
+        for name, H, S, C in (
+            ("q", Hq, Sq, mould.D),
+            ("k", Hk, Sk, mould.D),
+            ("v", Hk, Sk, mould.Dv),
+        )
     }
     values, hostile = _values(rng, generator, shapes, mould, hidden_k)
     q, k, v = (
@@ -202,7 +207,9 @@ def _values(
     if hidden_k is not None and rng.random() < 0.7:
         fill = rng.choice((math.nan, math.inf))
         for name in "kv":
-            hidden = hidden_k[:, None, :, None] if mould.layout == "BNSD" else hidden_k[..., None, None]
+            hidden = (
+                hidden_k[:, None, :, None] if mould.layout == "BNSD" else hidden_k[..., None, None]
+            )
             x[name] = x[name].masked_fill(hidden, fill)
     return x, hostile
 

@@ -34,15 +34,18 @@ class Expected:
 
 
 def expected(
-    call: Call, dtype: torch.dtype, order: torch.Generator | None = None, weights_as: torch.dtype | None = None
+    call: Call,
+    dtype: torch.dtype,
+    order: torch.Generator | None = None,
+    weights_as: torch.dtype | None = None,
 ) -> Expected:
     """Attention of a call's inputs, computed in `dtype`.
 
     Args:
         call: the call.
         dtype: torch.float64 for the exact result; lower ones for what plain PyTorch makes of it.
-        order: shuffles the columns of a score before they are added up, keeps scores in log2 units
-            and adds weighted values up in the order of the keys, as fused kernels do: an equally
+        order: shuffles the columns of a score before they are added up, keeps scores in log2 units,
+            relative to a whole number, and adds weighted values up in the order of the keys, as fused kernels do: an equally
             good way to compute the same.
         weights_as: round weights to this dtype before the second product, but not their sum, as
             FlashAttention does.
@@ -78,7 +81,9 @@ def _packed(
         keys = _clamped(edges_k[b], edges_k[b + 1], tokens_k)
         own = slopes[b] if slopes is not None and slopes.dim() == 2 else slopes
         options = rest if own is None else {**rest, "alibi_slopes": own}
-        one = _padded(q[:, :, rows], k[:, :, keys], v[:, :, keys], options, dtype, order, weights_as)
+        one = _padded(
+            q[:, :, rows], k[:, :, keys], v[:, :, keys], options, dtype, order, weights_as
+        )
         out[:, :, rows], lse[:, :, rows] = one.out, one.lse
         free[:, :, rows] |= one.free
         free_lse[:, :, rows] |= one.free_lse
@@ -174,7 +179,7 @@ def _padded(
         exp, log, unit = (torch.exp2, torch.log2, math.log(2.0))
         sink = sink * math.log2(math.e)
     top = torch.maximum(scores.amax(-1), sink) if Sk else sink
-    top = torch.where(top == -math.inf, 0.0, top)
+    top = torch.where(top == -math.inf, 0.0, top if order is None else top.ceil())
     weights = torch.where(seen, exp(scores - top[..., None]), 0.0)
     total = weights.sum(-1) + exp(sink - top)
     if weights_as is not None:
@@ -216,6 +221,6 @@ def _must_spread(q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
 
 def _seen_by_group(seen: Tensor, Hk: int) -> Tensor:
     """Keys that some row of the same key/value head sees, [B, Hq, 1, Sk]."""
-    B, Hq, Sq, Sk = seen.shape
+    B, Hq, _, Sk = seen.shape
     some = seen.any(2).view(B, Hk, Hq // Hk, Sk).any(2)
     return some.repeat_interleave(Hq // Hk, dim=1)[:, :, None, :]
