@@ -44,9 +44,8 @@ def expected(
     Args:
         call: the call.
         dtype: torch.float64 for the exact result; lower ones for what plain PyTorch makes of it.
-        order: shuffles the columns of a score before they are added up, keeps scores in log2 units,
-            relative to a whole number, and adds weighted values up in the order of the keys, as fused kernels do: an equally
-            good way to compute the same.
+        order: shuffles the columns of a score, adds products up one by one, and keeps scores in
+            log2 units relative to a whole number, as fused kernels do: an equally good way.
         weights_as: round weights to this dtype before the second product, but not their sum, as
             FlashAttention does.
 
@@ -128,11 +127,12 @@ def _scores(
         columns = torch.randperm(q.shape[-1], generator=order)
         q, k = q[..., columns], k[..., columns]
     scale = options.get("scale")
+    products = _product(q, k.mT, one_by_one=order is not None)
     scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
     if options.get("softcap") is None:
-        scores = (q @ k.mT) * (scale * unit)
+        scores = products * (scale * unit)
     else:
-        scores = torch.tanh((q @ k.mT) * (scale / options["softcap"])) * (options["softcap"] * unit)
+        scores = torch.tanh(products * (scale / options["softcap"])) * (options["softcap"] * unit)
     # terms join in float32 at least: no 16-bit score could take them up
     wide = torch.promote_types(scores.dtype, torch.float32)
     joined = scores.to(wide)
