@@ -122,7 +122,10 @@ def _scores(
     q: Tensor, k: Tensor, options: dict[str, Any], ahead: Tensor, order: torch.Generator | None
 ) -> Tensor:
     """[B, Hq, Sq, Sk] in q's dtype; in log2 units where `order` is given."""
-    unit = 1.0 if order is None else math.log2(math.e)
+    log2 = 1.0 if order is None else math.log2(math.e)
+    # changed to log2 units before the terms join or after, by turns
+    late = order is not None and order.initial_seed() % 2 == 0
+    unit = 1.0 if late else log2
     if order is not None:
         columns = torch.randperm(q.shape[-1], generator=order)
         q, k = q[..., columns], k[..., columns]
@@ -146,7 +149,7 @@ def _scores(
     if options.get("alibi_slopes") is not None:
         slopes = options["alibi_slopes"].to(wide)[..., None, None] * unit
         joined = joined - slopes * ahead.abs().to(wide)
-    return joined.to(scores.dtype)
+    return (joined * log2 if late else joined).to(scores.dtype)
 
 
 def _padded(
