@@ -45,7 +45,8 @@ def expected(
         call: the call.
         dtype: torch.float64 for the exact result; lower ones for what plain PyTorch makes of it.
         order: shuffles the columns of a score, adds products up one by one, and keeps scores in
-            log2 units relative to a whole number, as fused kernels do: an equally good way.
+            other units than natural ones, relative to a whole number, as fused kernels do: an
+            equally good way.
         weights_as: round weights to this dtype before the second product, but not their sum, as
             FlashAttention does.
 
@@ -121,11 +122,11 @@ def _visible(options: dict[str, Any], B: int, Hq: int, Sq: int, Sk: int) -> tupl
 def _scores(
     q: Tensor, k: Tensor, options: dict[str, Any], ahead: Tensor, order: torch.Generator | None
 ) -> Tensor:
-    """[B, Hq, Sq, Sk] in q's dtype; in log2 units where `order` is given."""
-    log2 = 1.0 if order is None else math.log2(math.e)
-    # changed to log2 units before the terms join or after, by turns
+    """[B, Hq, Sq, Sk] in q's dtype, in units of 1 / `_unit(order)`."""
+    other = _unit(order)
+    # changed to other units before the terms join or after, by turns
     late = order is not None and order.initial_seed() % 2 == 0
-    unit = 1.0 if late else log2
+    unit = 1.0 if late else other
     if order is not None:
         columns = torch.randperm(q.shape[-1], generator=order)
         q, k = q[..., columns], k[..., columns]
@@ -149,7 +150,12 @@ def _scores(
     if options.get("alibi_slopes") is not None:
         slopes = options["alibi_slopes"].to(wide)[..., None, None] * unit
         joined = joined - slopes * ahead.abs().to(wide)
-    return (joined * log2 if late else joined).to(scores.dtype)
+    return (joined * other if late else joined).to(scores.dtype)
+
+
+def _unit(order: torch.Generator | None) -> float:
+    """Into how many parts a score of 1 is divided: log2 units are 1.44 of them."""
+    return 1.0 if order is None else 2.0 ** (0.25 + order.initial_seed() * 0.618 % 0.5)
 
 
 def _padded(
@@ -177,14 +183,14 @@ def _padded(
     sinks = options.get("sinks")
     sink = torch.full((1, Hq, 1), -math.inf) if sinks is None else sinks.float()[None, :, None]
     sink = sink.to(dtype).expand(B, Hq, Sq)
-    exp, log, unit = (torch.exp, torch.log, 1.0)
+    unit = 1.0
     if order is not None:
-        exp, log, unit = (torch.exp2, torch.log2, math.log(2.0))
-        sink = sink * math.log2(math.e)
+        unit = 1.0 / _unit(order)
+        sink = sink / unit
     top = torch.maximum(scores.amax(-1), sink) if Sk else sink
     top = torch.where(top == -math.inf, 0.0, top if order is None else top.ceil())
-    weights = torch.where(seen, exp(scores - top[..., None]), 0.0)
-    total = weights.sum(-1) + exp(sink - top)
+    weights = torch.where(seen, (unit * (scores - top[..., None])).exp(), 0.0)
+    total = weights.sum(-1) + (unit * (sink - top)).exp()
     if weights_as is not None:
         weights = weights.to(weights_as).to(dtype)
     # a value times an unseen key's weight of 0 is no term of the sum at all; one that is not finite
@@ -199,7 +205,7 @@ def _padded(
     out = sums / torch.where(nothing, 1.0, total)[..., None]
     out = torch.where(reached, math.nan, out)
     out = torch.where(blind[..., None], 0.0, out)
-    lse = torch.where(nothing, -math.inf, unit * (top + log(torch.where(nothing, 1.0, total))))
+    lse = torch.where(nothing, -math.inf, unit * top + torch.where(nothing, 1.0, total).log())
 
     overflow = (beyond & ~_must_spread(q, k, seen)).any(-1)
     elsewhere = _seen_by_group(seen, Hk).double() @ poison > 0
