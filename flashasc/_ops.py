@@ -178,15 +178,16 @@ def _lengths_known(call: _Call) -> _Call:
     if call.layout != "TND":
         return call
     if call.max_seqlen_q is None:
-        call = call._replace(max_seqlen_q=_longest(call.cu_seqlens_q))
+        call = call._replace(max_seqlen_q=_longest(call.cu_seqlens_q, call.q.shape[1]))
     if call.max_seqlen_k is None:
-        call = call._replace(max_seqlen_k=_longest(call.cu_seqlens_k))
+        call = call._replace(max_seqlen_k=_longest(call.cu_seqlens_k, call.k.shape[1]))
     return call
 
 
-def _longest(cu_seqlens: Tensor | None) -> int:
+def _longest(cu_seqlens: Tensor | None, tokens: int) -> int:
     assert cu_seqlens is not None
-    lengths = cu_seqlens.diff()
+    # clamped like the kernels do, before a difference of two far-off numbers wraps round
+    lengths = cu_seqlens.clamp(0, tokens).diff()
     return max(int(lengths.max()), 0) if lengths.numel() else 0
 
 

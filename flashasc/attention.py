@@ -150,7 +150,8 @@ def attention(
         NotImplementedError: an option, dtype, head size or device that the kernel does not serve,
             never silently replaced by something slower; `mask`, `bias` or `kv_lens` with packed
             sequences; precision "high" for float32 and float64.
-        ImportError: a kernel is needed and no fitting Triton is installed.
+        ImportError: a kernel is needed and no Triton is installed.
+        RuntimeError: a kernel is needed and the Triton installed is the wrong one, or damaged.
 
     A row with no key to see, or whose scores are all -inf, has output 0 and log-sum-exp -inf, or
     its sink. NaN and inf in what a row sees reach that row; keys that no row of a tile sees do not,

@@ -18,6 +18,12 @@ settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--budget", type=int, default=60, help="random calls a route in tests/fuzz (default 60)"
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = {
         "gpu": torch.cuda.is_available(),

@@ -64,6 +64,9 @@ def error_budget(
 ) -> float:
     """The error that a result may have: 2 * (largest error of eager + eps * max|exact|).
 
+    Below the normal range of the result's dtype, where numbers lie evenly apart, max|exact| counts
+    as the smallest normal number.
+
     Args:
         exact: [...] float64.
         eager: [...] what plain PyTorch makes of the same inputs in their own dtype.
@@ -72,9 +75,10 @@ def error_budget(
     """
     if exact.numel() == 0:
         return 0.0
-    eps = torch.finfo(out_dtype or eager.dtype).eps
+    info = torch.finfo(out_dtype or eager.dtype)
     eager_error = (eager.double() - exact).abs().max().item()
-    return 2.0 * (eager_error + eps * max(exact.abs().max().item(), least))
+    largest = max(exact.abs().max().item(), least, info.smallest_normal)
+    return 2.0 * (eager_error + info.eps * largest)
 
 
 def assert_accurate(

@@ -227,3 +227,10 @@ def test_poisoned_memory_and_what_was_before() -> None:
 def test_names_of_cases_tell_them_apart() -> None:
     for table in (BY_HEAD_SIZE, BY_LENGTH, CORE):
         assert len({str(case) for case in table}) == len(set(table)) == len(table)
+
+
+def test_budget_below_the_normal_range() -> None:
+    """Numbers there lie evenly apart: a result off by one of those steps is rounded right."""
+    exact = torch.tensor([3.3e-41], dtype=torch.float64)
+    step = torch.finfo(torch.float32).smallest_normal * torch.finfo(torch.float32).eps
+    assert step <= error_budget(exact, exact.float()) <= 4 * step

@@ -1,0 +1,64 @@
+"""A small run of the fuzzer; `--budget N` makes it a large one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tests.attention.routes import prepare
+from tests.fuzz import judge
+from tests.fuzz.calls import CALLS_PER_MOULD, draw
+from tests.fuzz.judge import check_call
+from tests.fuzz.oracle import expected
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("route", "moulds"), [("reference", 30), ("native", 5)])
+def test_random_calls(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, route: str, moulds: int
+) -> None:
+    """Spread over few specialisations, as each takes a kernel seconds to compile."""
+    if route == "native":
+        prepare("native-linalg", monkeypatch)
+    budget: int = request.config.getoption("--budget")
+    moulds = max(min(moulds, budget), budget // CALLS_PER_MOULD)
+    for number in range(budget):
+        place = number % moulds * CALLS_PER_MOULD + number // moulds
+        check_call(route, 0, place)
+
+
+def test_same_number_same_call() -> None:
+    first, second = (draw("reference", 3, 77) for _ in range(2))
+    assert first.mould == second.mould
+    assert torch.equal(first.q.nan_to_num(), second.q.nan_to_num())
+
+
+def test_wrong_results_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A judge that finds nothing in a run whose results are off is no judge."""
+    right = judge._run
+
+    def wrong(call: Any, route: str) -> Any:
+        out, lse = right(call, route)
+        return out * 1.01 + 0.001, lse
+
+    monkeypatch.setattr(judge, "_run", wrong)
+    found = 0
+    for number in range(0, 40 * CALLS_PER_MOULD, CALLS_PER_MOULD):
+        call = draw("reference", 0, number)
+        if not call.q.numel() or not expected(call, torch.float64).out.isfinite().any():
+            continue
+        try:
+            check_call("reference", 0, number)
+        except AssertionError:
+            found += 1
+    assert found > 25
