@@ -22,7 +22,17 @@ def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ro
     return prepare(request.param, monkeypatch)
 
 
+# what differs between the families at the first level shows in the core set
+_EVERY = [name for name in ROUTES if name != "native-a5-linalg"]
+
+
 @pytest.fixture(params=_params(*ROUTES))
+def core_route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Route:
+    """For the core set: the reference, and the kernel at both levels for both families."""
+    return prepare(request.param, monkeypatch)
+
+
+@pytest.fixture(params=_params(*_EVERY))
 def every_route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Route:
     """The reference, and the kernel at each level of lowering, for each family of targets."""
     return prepare(request.param, monkeypatch)
@@ -34,7 +44,7 @@ def kernel_route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     return prepare(request.param, monkeypatch)
 
 
-@pytest.fixture(params=_params(*[name for name in ROUTES if name != "reference"]))
+@pytest.fixture(params=_params(*[name for name in _EVERY if name != "reference"]))
 def every_kernel_route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Route:
     """The kernel alone, at each level of lowering, for each family of targets."""
     return prepare(request.param, monkeypatch)

@@ -52,6 +52,9 @@ ROUTES = {
     "native-linalg": Route("native-linalg", "triton", "cpu", _native("linalg", "Ascend910B3")),
     "native-hfusion": Route("native-hfusion", "triton", "cpu", _native("hfusion", "Ascend910B3")),
     "native-a5": Route("native-a5", "triton", "cpu", _native("hfusion", "Ascend950PR_9589")),
+    "native-a5-linalg": Route(
+        "native-a5-linalg", "triton", "cpu", _native("linalg", "Ascend950PR_9589")
+    ),
     "cuda": Route("cuda", "triton", "cuda"),
 }
 

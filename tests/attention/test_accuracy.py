@@ -20,8 +20,8 @@ def check(route: Route, case: Case, kind: str = "normal", **options: object) -> 
 
 # every kernel is compiled for this: tests elsewhere take sizes and options from here where they can
 @pytest.mark.parametrize("case", CORE, ids=str)
-def test_core(every_route: Route, case: Case) -> None:
-    check(every_route, case)
+def test_core(core_route: Route, case: Case) -> None:
+    check(core_route, case)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
