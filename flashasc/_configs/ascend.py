@@ -34,6 +34,7 @@ OPTION_SETS = {
 """Score options that rows have room for: a mask or a cap takes a tile of its own on chip."""
 
 _SEGMENT_KEYS = 1024
+"""Keys whose products are summed plainly before the sum is compensated, in 16 bits."""
 
 
 def row(
@@ -47,6 +48,9 @@ def row(
     source: str,
 ) -> TileConfig:
     """A row for an Ascend NPU; what does not depend on the tile's shape is decided here."""
+    # float32 weights show every rounding, and its products leave the vector cores time
+    plain = precision == "standard" or dtype == torch.float32
+    segment = 1 if plain else max(1, _SEGMENT_KEYS // block_n)
     return TileConfig(
         targets=targets,
         dtype=dtype,
@@ -57,7 +61,7 @@ def row(
         source=source,
         options=OPTION_SETS[options],
         head_blocks=HEAD_BLOCKS,
-        segment=1 if precision == "standard" else max(1, _SEGMENT_KEYS // block_n),
+        segment=segment,
         # the compiler makes an exp2 out of an exp and a multiplication
         natural_exp=dtype != torch.float32 and precision != "high",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.constants import LOG2E
+from blocks.constants import INF, LARGEST, LN2, LOG2E
 from blocks.gemm import dot
 from blocks.layout import advance, clamped, load_tile, sequence, store_rows, store_tile
 from blocks.masking import key_range
@@ -204,7 +204,9 @@ def _attention_fwd_tile(
     if SINKS:
         sink = tl.load(advance(sinks_ptr, head, stride_sinks_h)).to(tl.float32)
         if not NATURAL:
-            sink = sink * LOG2E
+            # finite stays finite
+            bounded = tl.minimum(tl.maximum(sink, -LARGEST * LN2), LARGEST * LN2)
+            sink = tl.where(tl.abs(sink) < INF, bounded, sink) * LOG2E
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = add_sink(
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, sink,
             WHOLE, NATURAL,
