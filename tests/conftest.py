@@ -20,7 +20,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--budget", type=int, default=60, help="random calls a route in tests/fuzz (default 60)"
+        "--budget", type=int, default=200, help="random calls a route in tests/fuzz (default 200)"
     )
 
 

@@ -150,5 +150,7 @@ def _narrowed(slot: Slot, records: Sequence[Record]) -> dict[str, Any]:
     if not areas:
         return {}
     shapes = [(m, n) for m, n in SHAPES if m * n <= min(areas)]
-    limits: dict[str, Any] = {"shapes": shapes, "start": min(areas)}
-    return limits if slot.options == "none" else {**limits, "further": 2}
+    if slot.options == "none":
+        return {"shapes": shapes, "start": min(areas)}
+    # a mask and a bias take several tiles of scores
+    return {"shapes": shapes, "start": min([*areas, 64 * 64]), "further": 2}

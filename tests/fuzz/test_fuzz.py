@@ -23,14 +23,19 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("route", "moulds"), [("reference", 30), ("native", 5)])
+@pytest.mark.parametrize(
+    ("route", "level", "moulds", "share"),
+    [("reference", "", 30, 1.0), ("native", "linalg", 20, 1.0), ("native", "hfusion", 4, 0.2)],
+    ids=["reference", "linalg", "hfusion"],
+)
 def test_random_calls(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, route: str, moulds: int
-) -> None:
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, route: str, level: str,
+    moulds: int, share: float,
+) -> None:  # fmt: skip
     """Spread over few specialisations, as each takes a kernel seconds to compile."""
     if route == "native":
-        prepare("native-linalg", monkeypatch)
-    budget: int = request.config.getoption("--budget")
+        prepare(f"native-{level}", monkeypatch)
+    budget = int(share * request.config.getoption("--budget"))
     moulds = max(min(moulds, budget), budget // CALLS_PER_MOULD)
     for number in range(budget):
         place = number % moulds * CALLS_PER_MOULD + number // moulds
