@@ -16,7 +16,7 @@ from flashasc.workbench.options import Target, Timeout, Workers
 from flashasc.workbench.shipped import full_name
 from flashasc.workbench.tile_evidence import (
     ALL_SLOTS,
-    OPTION_BUCKETS,
+    BUCKETS,
     SEARCHED,
     Record,
     Slot,
@@ -131,8 +131,8 @@ def _search(
 def _narrowed(slot: Slot, records: Sequence[Record]) -> dict[str, Any]:
     """Where to begin, from what is chosen for a slot that needs no more room.
 
-    That is one without options, or of the next smaller head size: a tile that did not fit there
-    does not fit here. For bfloat16 float16's tile is tried: it takes the same room.
+    That is one of the next smaller head size: a tile that did not fit there does not fit here. For
+    bfloat16 float16's tile is tried: it takes the same room.
     """
     chosen = select(records)
     if slot.dtype == "bfloat16":
@@ -142,15 +142,13 @@ def _narrowed(slot: Slot, records: Sequence[Record]) -> dict[str, Any]:
                 "further": 0 if SEARCHED[slot.arch] else 1,
             }
         return {}
-    roomier = [dataclasses.replace(slot, options="none")] if slot.options != "none" else []
-    buckets = OPTION_BUCKETS[slot.options]
-    if place := buckets.index(slot.max_head):
-        roomier.append(dataclasses.replace(slot, max_head=buckets[place - 1]))
-    areas = [best.block_m * best.block_n for other in roomier if (best := chosen.get(other))]
-    if not areas:
+    if slot.options != "none":
+        # a mask, a bias and a cap at once take several tiles of scores: only small ones are tried
+        shapes = [(m, n) for m, n in SHAPES if m <= 32 and m * n <= 32 * 64]
+        return {"shapes": shapes, "start": 32 * 64, "further": 2}
+    place = BUCKETS.index(slot.max_head)
+    smaller = chosen.get(dataclasses.replace(slot, max_head=BUCKETS[place - 1])) if place else None
+    if smaller is None:
         return {}
-    shapes = [(m, n) for m, n in SHAPES if m * n <= min(areas)]
-    if slot.options == "none":
-        return {"shapes": shapes, "start": min(areas)}
-    # a mask and a bias take several tiles of scores
-    return {"shapes": shapes, "start": min([*areas, 64 * 64]), "further": 2}
+    area = smaller.block_m * smaller.block_n
+    return {"shapes": [(m, n) for m, n in SHAPES if m * n <= area], "start": area}
