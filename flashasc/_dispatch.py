@@ -55,6 +55,8 @@ def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
             return Plan("reference", "meta tensors have shapes alone: nothing is computed")
         case "reference", _:
             return Plan("reference", "asked for")
+        case _, _ if problem.empty:
+            return Plan("reference", "no key or no output: at most sinks are to be written")
         case "auto", "cpu":
             return Plan("reference", "cpu tensors; impl='triton' would run the kernel")
         case "auto", _ if problem.dtype == torch.float64:

@@ -101,8 +101,7 @@ def attention_fwd(*args: Any) -> tuple[Tensor, Tensor]:
     plan = plan_attention(problem, call.impl)
     out, lse = _empty_outputs(q, problem)
     out_view = heads_first(out, problem.layout)
-    # rows without a key are no matter for a kernel: at most their sinks have to be written
-    if plan.route == "reference" or problem.empty:
+    if plan.route == "reference":
         result, result_lse = reference.attention_fwd(q, k, v, problem, call.extras)
         out_view.copy_(result)
         if problem.with_lse:

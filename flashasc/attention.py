@@ -118,7 +118,8 @@ def attention(
         mask: bool, broadcasts to [B, Hq, Sq, Sk] whatever the layout; True where a query may see a
             key.
         bias: any float dtype, broadcasts to [B, Hq, Sq, Sk]. Added to scale * q @ k^T. A finite
-            one beyond 2.3e38 in size counts as that; -inf hides its key.
+            one beyond 2.3e38 in size counts as that. -inf gives its key no weight; what a key
+            holds that is not to be touched at all, NaN say, a `mask` keeps out.
         alibi_slopes: [Hq] or [B, Hq], any float dtype. Subtracts slope * |i + off - j| from the
             score of query i and key j.
         sinks: [Hq], any float dtype. One more logit for each row of a head, as it is (not scaled),

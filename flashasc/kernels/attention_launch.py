@@ -131,7 +131,10 @@ def launch_attention_fwd(
         extras: the other tensors.
         config, target, route: what the dispatcher chose.
     """
-    tiles_m = triton.cdiv(problem.Sq, config.block_m)
+    # a packed sequence is no longer than all of them together, whatever was announced
+    longest_q = min(problem.Sq, problem.tokens_q) if problem.packed else problem.Sq
+    longest_k = min(problem.Sk, problem.tokens_k) if problem.packed else problem.Sk
+    tiles_m = triton.cdiv(longest_q, config.block_m)
     tasks = problem.B * problem.Hq * tiles_m
     heads = [x.unsqueeze(0) if problem.packed else x for x in (q, k, v, out)]
     letters = (("q", "bhmd"), ("k", "bhnd"), ("v", "bhnd"), ("o", "bhmd"))
@@ -151,6 +154,11 @@ def launch_attention_fwd(
     for name, tensor in (("mask", mask), ("bias", bias)):
         steps = tensor.stride() if tensor is not None else (0, 0, 0, 0)
         strides |= {f"stride_{name}_{dim}": s for dim, s in zip("bhmn", steps, strict=True)}
+    # a number a sequence: a copy costs less than a stride
+    lengths = [
+        None if x is None else x.contiguous()
+        for x in (extras.kv_lens, extras.cu_seqlens_q, extras.cu_seqlens_k)
+    ]
     slopes, sinks = (
         x.float() if x is not None and x.dtype == torch.float64 else x
         for x in (extras.alibi_slopes, extras.sinks)
@@ -172,8 +180,8 @@ def launch_attention_fwd(
     args = {
         "q_ptr": q, "k_ptr": k, "v_ptr": v, "out_ptr": out, "lse_ptr": lse,
         "mask_ptr": None if mask is None else mask.view(torch.uint8), "bias_ptr": bias,
-        "alibi_ptr": slopes, "sinks_ptr": sinks, "kv_lens_ptr": extras.kv_lens,
-        "cu_q_ptr": extras.cu_seqlens_q, "cu_k_ptr": extras.cu_seqlens_k,
+        "alibi_ptr": slopes, "sinks_ptr": sinks, "kv_lens_ptr": lengths[0],
+        "cu_q_ptr": lengths[1], "cu_k_ptr": lengths[2],
         # with a cap scores are first its shares
         "scale": problem.scale * unit if cap is None else problem.scale / cap,
         "cap": 0.0 if cap is None else cap * unit,
@@ -181,7 +189,7 @@ def launch_attention_fwd(
         "Hq": problem.Hq, "group": problem.group,
         "Sq": problem.tokens_q if problem.packed else problem.Sq,
         "Sk": problem.tokens_k if problem.packed else problem.Sk,
-        "max_q": problem.Sq, "max_k": problem.Sk, "diagonal": problem.diagonal,
+        "max_q": longest_q, "max_k": longest_k, "diagonal": problem.diagonal,
         "window_left": _reach(problem.window_left), "window_right": _reach(problem.reach_right),
         "tiles_m": tiles_m, "tasks": tasks,
     }  # fmt: skip

@@ -205,3 +205,16 @@ def test_no_length_compiles_again_on_a_gpu() -> None:
     for Sk in range(100, 164):
         flashasc.attention(q, cache[:, :, :Sk], cache[:, :, :Sk])
     assert len(kernels) == before
+
+
+def test_forward_mode_derivatives_raise() -> None:
+    """And do not come out as zeros."""
+    q, k, v = (torch.randn(1, 2, 5, 8) for _ in range(3))
+    with pytest.raises(NotImplementedError, match="forward-mode derivatives"):
+        torch.func.jvp(lambda x: flashasc.attention(x, k, v), (q,), (torch.ones_like(q),))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
+        with pytest.raises(NotImplementedError, match="forward-mode derivatives"):
+            flashasc.attention(dual, k, v)
+        # nothing to lose
+        assert torch.equal(flashasc.attention(q, k, v), flashasc.attention(q, k, v))

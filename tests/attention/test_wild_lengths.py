@@ -21,3 +21,39 @@ def test_a_difference_that_wraps_round(route: Route, edges: list[int]) -> None:
     expected, lse_expected = route(q, k, v, cu_seqlens_q=right, cu_seqlens_k=right, **options)
     assert torch.equal(out, expected) and torch.equal(lse, lse_expected)
     assert lse.isfinite().all()
+
+
+def test_lengths_of_any_stride(options_route: Route) -> None:
+    """A column of a table, and one number expanded."""
+    q, k, v = (torch.randn(3, 2, n, 16, device=options_route.device) for n in (4, 9, 9))
+    table = torch.tensor([[3, 0], [9, 0], [5, 0]], device=q.device, dtype=torch.int32)
+    for lengths in (table[:, 0], table[:1, 0].expand(3)):
+        out = options_route(q, k, v, kv_lens=lengths)
+        assert torch.equal(out, options_route(q, k, v, kv_lens=lengths.clone()))
+    q, k, v = (torch.randn(9, 2, 16, device=options_route.device) for _ in range(3))
+    edges = torch.tensor([[0, 0], [3, 0], [9, 0]], device=q.device, dtype=torch.int32)[:, 0]
+    options = {"layout": "TND", "max_seqlen_q": 6, "max_seqlen_k": 6}
+    out = options_route(q, k, v, cu_seqlens_q=edges, cu_seqlens_k=edges, **options)
+    edges = edges.clone()
+    assert torch.equal(
+        out, options_route(q, k, v, cu_seqlens_q=edges, cu_seqlens_k=edges, **options)
+    )
+
+
+def test_a_generous_bound_starts_no_more_programs(
+    kernel_route: Route, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flashasc.kernels import attention_launch
+
+    tasks: list[int] = []
+    monkeypatch.setattr(
+        attention_launch, "launch", lambda kernel, n, args, *_, **__: tasks.append(args["tasks"])
+    )
+    q = torch.randn(9, 2, 16, device=kernel_route.device)
+    edges = torch.tensor([0, 9], device=q.device, dtype=torch.int32)
+    for longest in (9, 2**31 - 1):
+        kernel_route(
+            q, q, q, layout="TND", cu_seqlens_q=edges, cu_seqlens_k=edges, max_seqlen_q=longest,
+            max_seqlen_k=longest,
+        )  # fmt: skip
+    assert tasks[0] == tasks[1]
