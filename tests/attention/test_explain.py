@@ -63,7 +63,9 @@ def test_it_agrees_with_what_runs(
         plan.config.block_m,
         plan.config.block_n,
     )
-    assert constants["METHOD"] == {"standard": "plain", "compensated": "kahan"}[precision]
+    compensated = "kahan" if plan.config.segment == 1 else "segment"
+    assert constants["METHOD"] == {"standard": "plain", "compensated": compensated}[precision]
+    assert constants["SEGMENT"] == plan.config.segment
     text = str(plan)
     assert plan.target.arch in text
     assert f"{plan.config.block_m} x {plan.config.block_n}" in text
