@@ -174,7 +174,7 @@ def test_columns_apart_on_an_npu(monkeypatch: pytest.MonkeyPatch) -> None:
     npu = _target.Target("ascend", "Ascend910B3", 20)
     monkeypatch.setattr(_dispatch, "require", lambda *a, **k: None)
     monkeypatch.setattr(_dispatch, "target_of", lambda device: npu)
-    apart = KV.mT.contiguous().mT
+    apart = KV.repeat_interleave(2, dim=-1)[..., ::2]
     arguments = _validate.Arguments(
         Q, KV, apart, causal_align="top_left", precision="standard", impl="triton"
     )
@@ -183,5 +183,8 @@ def test_columns_apart_on_an_npu(monkeypatch: pytest.MonkeyPatch) -> None:
     on_npu = dataclasses.replace(problem, device=torch.device("cuda"))
     with pytest.raises(NotImplementedError, match=r"Ascend910B3.*last stride.*contiguous"):
         _dispatch.plan_attention(on_npu, "triton")
-    adjacent = dataclasses.replace(on_npu, in_pieces=True)
-    assert _dispatch.plan_attention(adjacent, "triton").route == "device"
+    # columns in one piece are as good as rows
+    arguments = dataclasses.replace(arguments, v=KV.mT.contiguous().mT)
+    columns = _validate.validate_attention(arguments)
+    on_npu = dataclasses.replace(columns, device=torch.device("cuda"))
+    assert _dispatch.plan_attention(on_npu, "triton").route == "device"

@@ -210,8 +210,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "online_update: row maximum and inexact rescale": (
         "softmax.py",
-        "raise_pivot(pivot, candidate, WHOLE, NATURAL)",
-        "raise_pivot(pivot, tl.max(scores, axis=1), False, NATURAL)",
+        "raise_pivot(pivot, candidate, WHOLE, NATURAL)\n\n    weights",
+        "raise_pivot(pivot, tl.max(scores, axis=1), False, NATURAL)\n\n    weights",
     ),
     "online_update: fp16 pivot not lowered": (
         "softmax.py",
