@@ -17,20 +17,12 @@ from flashasc.ascend import compile_kernel, lint, lower
 
 CASES = {**BLOCK_CASES, **{f"dot-{p}": product_case(p) for p in ("ieee", "hf32")}}
 
-# What the cases' own kernels do round a block: sum over as many tiles as they are given, and
-# multiply one tile twice.
-AROUND = {
-    "accumulate_product-plain-fp16": ["zero-trips"],
-    "dot-ieee": ["left-operand"],
-    "dot-hf32": ["left-operand"],
-}
-
 
 @pytest.mark.parametrize("arch", [A2, A5])
 @pytest.mark.parametrize("name", CASES)
 def test_a_block_compiles(name: str, arch: str) -> None:
     case: BlockCase = CASES[name]
     lowered = lower(*case, arch)
-    assert [finding.rule for finding in lint(lowered.linalg)] == AROUND.get(name, [])
+    assert not lint(lowered.linalg)
     report = compile_kernel(lowered)
     assert report.ok, report.summary() + "\n" + report.log

@@ -28,12 +28,11 @@ KERNELS = Path(__file__).with_name("ascend_kernels.py")
 MULTIPLY = (f"{KERNELS}:multiply", "--signature", "*fp16,*fp16,*fp32,i32,i32")
 
 
-def one_row() -> list[Case]:
-    """What ONE_ROW asks for: a row's four uses, and more where it serves several tile widths."""
-    cases = shipped_cases((A2,), dtype="float16", precision="standard", head_dim=64)
-    assert len(cases) >= 4
-    assert len({c.facts["max_head"] for c in cases}) == 1
-    return cases
+def one_row(*, every_use: bool = True) -> list[Case]:
+    """What ONE_ROW asks for: a row without score options and one with them, in their uses."""
+    return shipped_cases(
+        (A2,), dtype="float16", precision="standard", head_dim=64, every_use=every_use
+    )
 
 
 def run(*arguments: str) -> Result:
@@ -41,7 +40,7 @@ def run(*arguments: str) -> Result:
 
 
 def test_check_as_json() -> None:
-    result = run("check", *ONE_ROW, "--json")
+    result = run("check", *ONE_ROW, "--uses", "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert told["ok"] is True
@@ -58,15 +57,16 @@ def test_check_as_json() -> None:
 def test_check_as_a_table() -> None:
     result = run("check", *ONE_ROW)
     assert result.exit_code == 0, result.output
-    (line,) = [text for text in result.stdout.splitlines() if "910B3" in text]
-    cells = [cell.strip() for cell in line.strip("│").split("│")]
-    assert cells[:3] == ["910B3", cells[1], "fits"]
-    assert re.fullmatch(r"attention forward float16 standard D<=\d+ \d+x\d+", cells[1])
-    # the table's worst use is the JSON's
-    cases = one_row()
-    uses = [v.report.memory["UB"] for v in check(cases) if v.report]
-    worst = max(use.used for use in uses)
-    assert cells[3] == f"{worst:,} {100 * worst / uses[0].available:.0f}%"
+    # without options and with them, each where it needs most room
+    cases = one_row(every_use=False)
+    lines = [text for text in result.stdout.splitlines() if "910B3" in text]
+    assert len(lines) == len(cases) == 2
+    for line, verdict in zip(lines, check(cases), strict=True):
+        cells = [cell.strip() for cell in line.strip("│").split("│")]
+        assert cells[:3] == ["910B3", cells[1], "fits"]
+        assert re.match(r"attention forward float16 standard D<=\d+ \d+x\d+", cells[1])
+        use = verdict.report.memory["UB"]
+        assert cells[3] == f"{use.used:,} {100 * use.used / use.available:.0f}%"
     assert f"{len(cases)} of {len(cases)} compilations are in order" in result.stdout
     assert ascend.versions()["bishengir-compile"] in result.stdout
 
@@ -180,7 +180,7 @@ def test_processors_by_short_names() -> None:
     assert full_name("910b3") == full_name("Ascend910B3") == "Ascend910B3"
     assert full_name("950PR_9589") == "Ascend950PR_9589"
     result = run("check", *ONE_ROW, "--target", "Ascend910B3", "--json")
-    assert len(json.loads(result.stdout)["results"]) == len(one_row())
+    assert len(json.loads(result.stdout)["results"]) == len(one_row(every_use=False))
 
 
 def test_a_processor_without_rows_of_its_own_gets_its_generations() -> None:
@@ -188,7 +188,7 @@ def test_a_processor_without_rows_of_its_own_gets_its_generations() -> None:
     assert {c.arch for c in cases} == {"Ascend910_9362"}
     named = shipped_cases(("Ascend910_9392",), dtype="float16", head_dim=64)
     assert [c.name for c in cases] == [c.name for c in named]
-    assert {c.facts["precision"] for c in cases} == {"standard", "compensated"}
+    assert {c.facts["precision"] for c in cases} == {"standard", "compensated", "high"}
 
 
 def test_nothing_is_lowered_or_compiled_twice(cache_dir: Path, monkeypatch) -> None:
@@ -222,7 +222,8 @@ def test_an_estimate_says_that_it_is_one() -> None:
     assert result.exit_code == 0, result.output
     assert "ESTIMATES on paper" in result.stdout
     told = json.loads(run("estimate", *ONE_ROW, *call, "--json").stdout)
-    (found,) = told["results"]
+    found, with_options = told["results"]
+    assert "mask" in with_options["options"]
     estimate = found["estimate"]
     assert "estimate" in estimate["what"]
     parts = estimate["iteration"]
