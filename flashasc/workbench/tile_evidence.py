@@ -190,7 +190,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .._problem import Precision
+from flashasc._problem import Precision
 
 
 class Row(NamedTuple):
