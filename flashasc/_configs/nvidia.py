@@ -21,11 +21,17 @@ _SHAPES_16_BIT = {64: (128, 64, 4, 3), 128: (128, 64, 8, 2), 256: (64, 32, 8, 2)
 _SHAPES_32_BIT = {64: (64, 64, 8, 2), 128: (64, 32, 8, 2), 256: (32, 16, 8, 2)}
 
 
-def _row(dtype: torch.dtype, precision: Precision, max_head: int) -> TileConfig:
+# a mask and a bias are tiles that would be loaded ahead too
+_LOADED = frozenset({"mask", "bias"})
+
+
+def _row(
+    options: frozenset[str], dtype: torch.dtype, precision: Precision, max_head: int
+) -> TileConfig:
     shapes = _SHAPES_32_BIT if dtype == torch.float32 else _SHAPES_16_BIT
     block_m, block_n, num_warps, num_stages = shapes[max_head]
-    if precision == "high" and max_head == 256:
-        # the low parts of the weights take the room of the second stage
+    # nor is there room for a second stage beside the low parts of the weights
+    if options & _LOADED or (precision == "high" and max_head == 256):
         num_stages = 1
     return TileConfig(
         targets=_TARGETS,
@@ -35,7 +41,7 @@ def _row(dtype: torch.dtype, precision: Precision, max_head: int) -> TileConfig:
         block_m=block_m,
         block_n=block_n,
         source=_SOURCE,
-        options=SCORE_OPTIONS,
+        options=options,
         # Triton 3.6.0 on an H200: values in a narrower tile than the keys come out wrong, or are
         # read out of bounds, where their address is not known to be a multiple of 16
         least_values=16 if dtype == torch.float32 else 64,
@@ -49,9 +55,12 @@ def _row(dtype: torch.dtype, precision: Precision, max_head: int) -> TileConfig:
 
 
 TILES = tuple(
-    _row(dtype, precision, max_head)
-    for dtype, precision, max_head in product(
-        (torch.float16, torch.bfloat16, torch.float32), get_args(Precision), (64, 128, 256)
+    _row(options, dtype, precision, max_head)
+    for options, dtype, precision, max_head in product(
+        (SCORE_OPTIONS - _LOADED, SCORE_OPTIONS),
+        (torch.float16, torch.bfloat16, torch.float32),
+        get_args(Precision),
+        (64, 128, 256),
     )
     if not (precision == "high" and dtype == torch.float32)
 )
