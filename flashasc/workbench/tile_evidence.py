@@ -181,9 +181,8 @@ _HEAD = '''"""Tiles for Ascend NPUs, as `python -m flashasc ascend tiles` writes
 
 Each is the tile with the least estimated time per query row and key among those tried that compile
 without a retry, double buffers kept, in the uses that the evidence names; every candidate is in
-bench/results/ascend_tiles.json, and every use of the chosen in bench/results/ascend_check.txt. A
-row whose tile the next larger head size shares is left to that row. The times are estimates on
-paper: no NPU measured them.
+bench/results/ascend_tiles.json. A row whose tile the next larger head size shares is left to that
+row. The times are estimates on paper: no NPU measured them.
 """
 
 from __future__ import annotations

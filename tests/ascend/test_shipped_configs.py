@@ -79,7 +79,7 @@ def problem(row: TileConfig, use: Use, Sq: int = 320, Sk: int = 500) -> Attentio
 def one_use_each() -> list[Any]:
     """Each row in one of its uses on one of its processors, in turn; `ascend check --uses` is all.
 
-    That takes a quarter of an hour; its last outcome is in bench/results/ascend_check.txt.
+    That takes a quarter of an hour.
     """
     chosen = []
     for number, row in enumerate(ascend.TILES):
