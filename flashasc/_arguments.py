@@ -7,10 +7,9 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from ._problem import AttentionProblem
-from ._validate import Arguments, validate_attention
+from ._validate import Arguments, no_forward_mode, validate_attention
 
 __all__ = ["Arguments", "Window", "prepare"]
 
@@ -24,23 +23,9 @@ def prepare(call: Arguments) -> tuple[Arguments, AttentionProblem]:
     Raises:
         What `flashasc.attention` raises for wrong arguments.
     """
-    _no_forward_mode(call)
+    no_forward_mode(call)
     call = replace(call, q=_autocast(call.q), k=_autocast(call.k), v=_autocast(call.v))
     return call, validate_attention(call)
-
-
-def _no_forward_mode(call: Arguments) -> None:
-    """Refuse what would lose its tangent without a word: operators have no forward-mode rule."""
-    if forward_ad._current_level < 0:
-        return
-    inputs = (call.q, call.k, call.v, call.bias, call.alibi_slopes, call.sinks)
-    if any(isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in inputs):
-        raise NotImplementedError(
-            "forward-mode derivatives (torch.func.jvp, torch.autograd.forward_ad) of "
-            "flashasc.attention are not implemented; where you need them, use "
-            "F.scaled_dot_product_attention under "
-            "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
-        )
 
 
 def _autocast(tensor: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from .arguments import Arguments
 from .attention import validate_attention
+from .derivatives import no_forward_mode
 from .values import check_values
 
-__all__ = ["Arguments", "check_values", "validate_attention"]
+__all__ = ["Arguments", "check_values", "no_forward_mode", "validate_attention"]
