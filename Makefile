@@ -6,6 +6,8 @@ PYTHON ?= $(shell for p in python3.11 python3.10 python3; do \
 FOUND = $(or $(PYTHON),$(error Python 3.10 or 3.11 is needed and neither is on PATH; install one, or: make PYTHON=/path/to/python3.11))
 RUN = .venv/bin/python
 RUN_UPSTREAM = .venv-upstream/bin/python
+# two tests at a time; PARALLEL= for one, as a debugger wants it
+PARALLEL ?= -n 2 --dist worksteal
 TESTS_UPSTREAM = tests/upstream tests/test_interpreter.py tests/test_triton.py
 SETUP_FILES = pyproject.toml constraints.txt upstream-constraints.txt .ci/environment.py
 
@@ -22,11 +24,11 @@ demo: .venv/.ready ## a language model on flashasc's kernels, and how errors gro
 test: test-main test-upstream ## every test that runs on this machine
 
 test-main: .venv/.ready ## the tests under triton-ascend
-	$(RUN) -m pytest --ignore tests/upstream $(ARGS)
+	$(RUN) -m pytest $(PARALLEL) --ignore tests/upstream $(ARGS)
 
 test-upstream: .venv-upstream/.ready ## compile for NVIDIA under upstream Triton 3.6 and 3.2, and interpret
-	$(RUN_UPSTREAM) -m pytest $(TESTS_UPSTREAM) $(ARGS)
-	PYTHONPATH=.venv-upstream/triton-3.2 $(RUN_UPSTREAM) -m pytest $(TESTS_UPSTREAM) $(ARGS)
+	$(RUN_UPSTREAM) -m pytest $(PARALLEL) $(TESTS_UPSTREAM) $(ARGS)
+	PYTHONPATH=.venv-upstream/triton-3.2 $(RUN_UPSTREAM) -m pytest $(PARALLEL) $(TESTS_UPSTREAM) $(ARGS)
 
 lint: .venv/.ready ## ruff and mypy
 	$(RUN) -m ruff check .
