@@ -35,14 +35,15 @@ def joined(tensors: Mapping[str, Tensor], shared: str) -> Batches:
             for steps in strides.values():
                 del steps[d]
     # many matrices times one are one tall matrix times that
-    while sizes and all(
-        steps[-3] == (0 if name == shared else rows * steps[-2]) or rows == 1 and name != shared
-        for name, steps in strides.items()
-    ):
-        for name, steps in strides.items():
-            step = steps.pop(-3)
-            if rows == 1 and name != shared:
-                steps[-2] = step
+    while sizes and strides[shared][-3] == 0:
+        tall = [steps for name, steps in strides.items() if name != shared]
+        if rows == 1:
+            for steps in tall:
+                steps[-2] = steps[-3]
+        elif any(steps[-3] != rows * steps[-2] for steps in tall):
+            break
+        for steps in strides.values():
+            del steps[-3]
         rows *= sizes.pop()
     for d in reversed(range(len(sizes) - 1)):
         if all(steps[d] == sizes[d + 1] * steps[d + 1] for steps in strides.values()):

@@ -117,7 +117,9 @@ def launch_gemm(
         inner = replace(problem, batch=problem.batch[1:])
         for i in range(problem.batch[0]):
             part = None if residual is None else residual[i]
-            launch_gemm(a[i], b[i], bias, part, out[i], inner, row, target, route, epilogue=epilogue)
+            launch_gemm(
+                a[i], b[i], bias, part, out[i], inner, row, target, route, epilogue=epilogue
+            )
         return
     problem = replace(problem, batch=batches.sizes, M=batches.rows)
     parts, count = row.parts(problem.K), math.prod(batches.sizes)
@@ -135,7 +137,7 @@ def launch_gemm(
     reach = problem.N
     for name, dims in (("a", "mk"), ("b", "kn"), ("o", "mn"), ("r", "mn")):
         *outer, rows, columns = batches.strides.get(name, (0, 0))
-        steps = ([0, 0, *outer])[-2:] + [rows, columns]
+        steps = [*[0, 0, *outer][-2:], rows, columns]
         arguments |= {f"stride_{name}{d}": s for d, s in zip("01" + dims, steps, strict=True)}
         reach = max(reach, abs(rows), abs(columns))
     special = Specialised(
