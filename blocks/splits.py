@@ -48,6 +48,34 @@ def split(x, DTYPE: tl.constexpr):
 
 
 @triton.jit
+def split_left(x, DTYPE: tl.constexpr):
+    """The parts of `split`, as often as `split_dot_add` multiplies them from the left.
+
+    On Ascend a product may overwrite its left operand (reported for triton-ascend 3.2.0), so that
+    each needs one of its own. That nothing is lost in a difference makes it: where
+    rest = x - first, first = x - rest, exactly, and a compiler does not know.
+
+    Args:
+        x, DTYPE: see `split`.
+
+    Returns:
+        (first, first, first, second, second, third): [...] DTYPE. Only the first of each is right
+        where x is not finite.
+    """
+    SCALE: tl.constexpr = FP16_PART_SCALE if DTYPE == tl.float16 else 1.0
+    first = x.to(DTYPE)
+    rest = x - first.to(tl.float32)
+    second = (rest * SCALE).to(DTYPE)
+    rounded = second.to(tl.float32) * (1.0 / SCALE)
+    last = rest - rounded
+    third = (last * (SCALE * SCALE)).to(DTYPE)
+    first_again = (x - rest).to(DTYPE)
+    first_once_more = (x - (rounded + last)).to(DTYPE)
+    second_again = ((rest - last) * SCALE).to(DTYPE)
+    return first, first_again, first_once_more, second, second_again, third
+
+
+@triton.jit
 def split_dot_add(a, b, start, PRODUCT: tl.constexpr):
     """start + a @ b through 16-bit parts.
 
@@ -65,16 +93,16 @@ def split_dot_add(a, b, start, PRODUCT: tl.constexpr):
     )
     THREE: tl.constexpr = PRODUCT == "bf16x6" or PRODUCT == "fp16x6"
     DOWN: tl.constexpr = 1.0 / FP16_PART_SCALE if DTYPE == tl.float16 else 1.0
-    a1, a2, a3 = split(a, DTYPE)
+    a1, a1_again, a1_once_more, a2, a2_again, a3 = split_left(a, DTYPE)
     b1, b2, b3 = split(b, DTYPE)
+    low = tl.dot(a1_again, b2)
+    low = tl.dot(a2, b1, acc=low)
     if THREE:
-        low = tl.dot(a2, b2)
-        low = tl.dot(a1, b3, acc=low)
-        low = tl.dot(a3, b1, acc=low) * DOWN
-        low = tl.dot(a1, b2, acc=low)
-    else:
-        low = tl.dot(a1, b2)
-    low = tl.dot(a2, b1, acc=low) * DOWN
+        least = tl.dot(a2_again, b2)
+        least = tl.dot(a1_once_more, b3, acc=least)
+        least = tl.dot(a3, b1, acc=least)
+        low += least * DOWN
+    low = low * DOWN
     # beside an infinite first part the others are NaN: what a @ b is there, the first parts say
     low = tl.where(tl.abs(low) < INF, low, 0.0)
     return tl.dot(a1, b1, acc=start + low)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import torch
 
@@ -18,15 +18,18 @@ Impl = Literal["auto", "triton", "reference"]
 Routes = Literal["reference", "device", "native", "interpreter"]
 
 
+Config = TypeVar("Config", TileConfig, GemmTile)
+
+
 @dataclass(frozen=True)
-class Plan:
+class Plan(Generic[Config]):
     """How a call is computed. `print(plan)` says it in words."""
 
     route: Routes
     reason: str
     target: Target | None = None
     """What the kernel is compiled for; None for the reference."""
-    config: TileConfig | GemmTile | None = None
+    config: Config | None = None
     """The row of the tile table it runs with; None for the reference."""
 
     def __str__(self) -> str:
@@ -42,7 +45,7 @@ class Plan:
         return f"{where}: {self.reason}; {tile}, {loop} ({self.config.source})"
 
 
-def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
+def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan[TileConfig]:
     """Choose the route, the target and the tile for a call.
 
     An explicit `impl` is never replaced by another one.
@@ -66,7 +69,7 @@ def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
     return Plan(route, reason, target, choose(problem, target))
 
 
-def plan_gemm(problem: GemmProblem, impl: Impl, *, in_pieces: bool) -> Plan:
+def plan_gemm(problem: GemmProblem, impl: Impl, *, in_pieces: bool) -> Plan[GemmTile]:
     """Choose the route, the target and the tile for a matrix product.
 
     An explicit `impl` is never replaced by another one.

@@ -41,6 +41,11 @@ class GemmProblem:
         return (*self.batch, self.M, self.N)
 
     @property
+    def finished(self) -> bool:
+        """Whether anything is done to the finished sums."""
+        return self.has_bias or self.has_residual or self.activation is not None
+
+    @property
     def empty(self) -> bool:
         """Whether nothing is multiplied: no element of the result, or none to sum."""
         return 0 in (*self.shape, self.K)

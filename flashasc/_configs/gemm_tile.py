@@ -8,6 +8,9 @@ import torch
 
 from .._gemm_problem import Product
 
+SPLITS: tuple[Product, ...] = ("bf16x3", "bf16x6", "fp16x3", "fp16x6")
+"""Products of 16-bit parts, see `blocks.splits`."""
+
 
 @dataclass(frozen=True)
 class GemmTile:
@@ -26,6 +29,8 @@ class GemmTile:
     block_k: int
     source: str
     """Where the row comes from: what was measured or compiled, and with which version."""
+    bare: bool = False
+    """Without room for a bias, an activation or a residual."""
     segment: int = 1
     """Tiles of K that are summed plainly before the sum is compensated."""
     part_k: int = 32768
