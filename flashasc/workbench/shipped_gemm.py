@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -93,7 +92,7 @@ def gemm_cases(row: GemmTile, product: Product, use: GemmUse, arch: str) -> list
             "acc_ptr": not use.parts,
             "comp_ptr": not (use.parts and row.compensated),
         }
-        fixed = {name: 1 for name in ones} | {name: None for name, gone in absent.items() if gone}
+        fixed = dict.fromkeys(ones, 1) | {name: None for name, gone in absent.items() if gone}
         constants = constants | {n: v for n, v in fixed.items() if n in signature}
         strides = [name for name in signature if name.startswith("stride_")]
         if use.wide:
