@@ -102,8 +102,14 @@ for _branch in (False, True):
         gemm_kernels.tile_kernel,
         {
             **dict.fromkeys(("BLOCK_M", "BLOCK_N", "BLOCK_K"), 32),
-            **{"METHOD": "kahan", "SEGMENT": 4, "BRANCH": _branch, "PRODUCT": "ieee"},
-            **{"WIDE": True, "A_BY_COLUMNS": False, "B_BY_COLUMNS": True, "GROUP": 4},
+            "METHOD": "kahan",
+            "SEGMENT": 4,
+            "BRANCH": _branch,
+            "PRODUCT": "ieee",
+            "WIDE": True,
+            "A_BY_COLUMNS": False,
+            "B_BY_COLUMNS": True,
+            "GROUP": 4,
         },
     )
 BLOCK_CASES["grouped_order"] = _case(gemm_kernels.order_kernel, {"GROUP": 4}, out_ptr="*i32")

@@ -153,6 +153,11 @@ def launch_gemm(
         )
         tasks = math.prod(tiles) * count * (parts if kernel is gemm_kernel else 1)
         known = arguments | {"tiles_m": tiles[0], "tiles_n": tiles[1], "tasks": tasks}
+        # sums of parts are finished by the second kernel: the first has no need of these
+        if not constants["BIAS"]:
+            known |= {"bias_ptr": None, "stride_bias_n": 0}
+        if not constants["RESIDUAL"]:
+            known |= {"residual_ptr": None} | {f"stride_r{dim}": 0 for dim in "01mn"}
         launch(
             kernel,
             min(tasks, target.cores) if row.core_loop else tasks,

@@ -83,9 +83,10 @@ def gemm_cases(row: GemmTile, product: Product, use: GemmUse, arch: str) -> list
     found = []
     for kernel, constants in stages(problem, row, special):
         signature = kernel_signature(kernel, problem)
-        # the JIT makes constants of integers equal to 1; other strides are multiples of 16
+        # the JIT makes constants of integers equal to 1; what is not there has strides of 0
         ones = {"stride_am", "stride_bk"} if use.transposed else {"stride_ak", "stride_bn"}
-        ones |= {"stride_on", "stride_rn", "stride_bias_n"}
+        ones |= {"stride_on"} | ({"stride_rn"} if constants["RESIDUAL"] else set())
+        ones |= {"stride_bias_n"} if constants["BIAS"] else set()
         absent = {
             "bias_ptr": not constants["BIAS"],
             "residual_ptr": not constants["RESIDUAL"],
@@ -94,10 +95,13 @@ def gemm_cases(row: GemmTile, product: Product, use: GemmUse, arch: str) -> list
         }
         fixed = dict.fromkeys(ones, 1) | {name: None for name, gone in absent.items() if gone}
         constants = constants | {n: v for n, v in fixed.items() if n in signature}
-        strides = [name for name in signature if name.startswith("stride_")]
+        # rows of a multiple of 16 numbers, but for the result, which is contiguous
+        far = ["a1", "am", "ak", "b1", "bk", "bn"] + ["r1", "rm"] * use.residual
         if use.wide:
-            signature |= dict.fromkeys(strides, "i64")
-        pointers = [name for name in signature if name.endswith("_ptr")]
+            signature |= {f"stride_{name}": "i64" for name in far if f"stride_{name}" in signature}
+        aligned = [n for n in signature if n.startswith("stride_") or n.endswith("_ptr")]
+        if use.ragged:
+            aligned = [name for name in aligned if name not in ("stride_om", "stride_o1")]
         stage = "product" if "BLOCK_K" in constants else "sum of a product's parts"
         shape = [constants[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K") if name in constants]
         tile = "x".join(map(str, shape))
@@ -108,7 +112,7 @@ def gemm_cases(row: GemmTile, product: Product, use: GemmUse, arch: str) -> list
                 kernel=kernel,
                 signature=signature,
                 constants=constants,
-                divisible_by_16=tuple(n for n in (*pointers, *strides) if n not in constants),
+                divisible_by_16=tuple(name for name in aligned if name not in constants),
                 facts={
                     "operation": stage,
                     "dtype": dtype,
