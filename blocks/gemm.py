@@ -1,9 +1,11 @@
-"""Products of tiles, and the one way to add a product to an accumulator."""
+"""Products of tiles, the one way to add a product to an accumulator, and the loop over K."""
 
 import triton
 import triton.language as tl
 
-from .compensated import fold
+from .compensated import fold, kahan_add
+from .layout import load_block
+from .splits import split_dot_add
 
 
 @triton.jit
@@ -84,3 +86,154 @@ def accumulate_product(acc, comp, a, b, METHOD: tl.constexpr, DOT_PRECISION: tl.
     else:
         acc, comp = fold(acc, dot_add(a, b, comp, DOT_PRECISION))
     return acc, comp
+
+
+@triton.jit
+def product_add(a, b, start, PRODUCT: tl.constexpr):
+    """start + a @ b, whichever way the product is computed.
+
+    Args:
+        a: [M, K] fp16, bf16 or fp32.
+        b: [K, N] of the same dtype.
+        start: [M, N] fp32.
+        PRODUCT: for fp32 tiles a precision of `dot`, or a split of `blocks.splits`: "bf16x3",
+            "bf16x6", "fp16x3", "fp16x6"; "ieee" for 16-bit ones.
+
+    Returns:
+        [M, N] fp32.
+    """
+    if (PRODUCT == "bf16x3" or PRODUCT == "bf16x6") or (PRODUCT == "fp16x3" or PRODUCT == "fp16x6"):
+        tl.static_assert(a.dtype == tl.float32, "only fp32 factors are split")
+        total = split_dot_add(a, b, start, PRODUCT)
+    else:
+        total = dot_add(a, b, start, PRODUCT)
+    return total
+
+
+@triton.jit
+def gemm_tile(
+    a_ptr,
+    b_ptr,
+    start_m,
+    start_n,
+    begin_k,
+    end_k,
+    M,
+    N,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    METHOD: tl.constexpr,
+    SEGMENT: tl.constexpr = 1,
+    BRANCH: tl.constexpr = False,
+    PRODUCT: tl.constexpr = "ieee",
+    CHECK_M: tl.constexpr = True,
+    CHECK_N: tl.constexpr = True,
+    CHECK_K: tl.constexpr = True,
+    WIDE: tl.constexpr = False,
+    A_BY_COLUMNS: tl.constexpr = False,
+    B_BY_COLUMNS: tl.constexpr = False,
+):
+    """One tile of a matrix product: the loop over K, plain or compensated.
+
+    Args:
+        a_ptr, b_ptr: pointers to the first elements of a [M, K] and b [K, N], fp16, bf16 or fp32.
+        start_m, start_n: int32. First row and column of the tile.
+        begin_k, end_k: int32. Which part of K is summed; at least one element.
+        M, N: int32. Rows of a and columns of b; nothing beyond is read.
+        stride_am ... stride_bn: int32 or int64, in elements; a transposed operand has them swapped.
+        BLOCK_M, BLOCK_N, BLOCK_K: tile shape.
+        METHOD: "plain", or "kahan": compensated once a segment, plain within.
+        SEGMENT: tiles of K in a segment.
+        BRANCH: one loop that ends a segment in a branch, each segment's sum starting from what the
+            last one rounded away (GPU: the loads run on, and a tile of registers is saved), instead
+            of a loop of loops (NPU: a segment stays within the cube).
+        PRODUCT: see `product_add`.
+        CHECK_M, CHECK_N, CHECK_K: False promises that the tile lies within M, N, or end_k.
+        WIDE: see `blocks.layout.tile_offsets`.
+        A_BY_COLUMNS, B_BY_COLUMNS: see `blocks.layout.load_block`.
+
+    Returns:
+        (acc, comp): [BLOCK_M, BLOCK_N] fp32; the sum is acc + comp. comp is 0 where METHOD is
+        "plain". Pairs of several parts of K add up by `blocks.compensated.merge`.
+
+    The bits of an element depend on BLOCK_K, SEGMENT and the part of K, not on M, N or the place of
+    the tile.
+    """
+    tl.static_assert(METHOD == "plain" or METHOD == "kahan", "METHOD is 'plain' or 'kahan'")
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    comp = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    # every loop runs at least once, also for the eyes of a compiler: on Ascend A2 and A3 one that
+    # does not leaves its accumulator uninitialised
+    stop = tl.maximum(end_k, begin_k + 1)
+    if METHOD == "kahan" and not BRANCH:
+        for segment in range(begin_k, stop, SEGMENT * BLOCK_K):
+            end = tl.maximum(tl.minimum(segment + SEGMENT * BLOCK_K, stop), segment + 1)
+            part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            for k in range(segment, end, BLOCK_K):
+                part = _add_tile(
+                    part, a_ptr, b_ptr, start_m, start_n, k, end_k, M, N,
+                    stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, PRODUCT,
+                    CHECK_M, CHECK_N, CHECK_K, WIDE, A_BY_COLUMNS, B_BY_COLUMNS,
+                )  # fmt: skip
+            acc, comp = kahan_add(acc, comp, part)
+    else:
+        part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(begin_k, stop, BLOCK_K):
+            part = _add_tile(
+                part, a_ptr, b_ptr, start_m, start_n, k, end_k, M, N,
+                stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, PRODUCT,
+                CHECK_M, CHECK_N, CHECK_K, WIDE, A_BY_COLUMNS, B_BY_COLUMNS,
+            )  # fmt: skip
+            if METHOD == "kahan":
+                if (k - begin_k) // BLOCK_K % SEGMENT == SEGMENT - 1:
+                    acc, part = fold(acc, part)
+        if METHOD == "kahan":
+            acc, comp = fold(acc, part)
+        else:
+            acc = part
+    return acc, comp
+
+
+@triton.jit
+def _add_tile(
+    part, a_ptr, b_ptr, start_m, start_n, k, end_k, M, N,
+    stride_am, stride_ak, stride_bk, stride_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRODUCT: tl.constexpr,
+    CHECK_M: tl.constexpr, CHECK_N: tl.constexpr, CHECK_K: tl.constexpr, WIDE: tl.constexpr,
+    A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """part + the product of the tiles of a and b that begin at k; arguments as in `gemm_tile`."""
+    a = load_block(
+        a_ptr, start_m, M, k, end_k, stride_am, stride_ak,
+        BLOCK_M, BLOCK_K, CHECK_M, CHECK_K, WIDE, A_BY_COLUMNS,
+    )  # [BLOCK_M, BLOCK_K]  # fmt: skip
+    b = load_block(
+        b_ptr, k, end_k, start_n, N, stride_bk, stride_bn,
+        BLOCK_K, BLOCK_N, CHECK_K, CHECK_N, WIDE, B_BY_COLUMNS,
+    )  # [BLOCK_K, BLOCK_N]  # fmt: skip
+    return product_add(a, b, part, PRODUCT)
+
+
+@triton.jit
+def grouped_order(task, tiles_m, tiles_n, GROUP: tl.constexpr):
+    """Which tile of a product comes when: GROUP rows of tiles at a time, column by column.
+
+    Programs that run together then share tiles of both factors in the cache.
+
+    Args:
+        task: int32. Number of the tile, 0 to tiles_m * tiles_n - 1.
+        tiles_m, tiles_n: int32. Tiles along M and N.
+        GROUP: rows of tiles in a group.
+
+    Returns:
+        (tile_m, tile_n): int32. Each tile comes once.
+    """
+    first_m = task // (GROUP * tiles_n) * GROUP
+    rows = tl.minimum(tiles_m - first_m, GROUP)
+    within = task % (GROUP * tiles_n)
+    return first_m + within % rows, within // rows

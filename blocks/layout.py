@@ -103,6 +103,62 @@ def load_tile(
 
 
 @triton.jit
+def load_block(
+    ptr,
+    row_start,
+    row_end,
+    col_start,
+    col_end,
+    stride_row,
+    stride_col,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    CHECK_ROWS: tl.constexpr,
+    CHECK_COLS: tl.constexpr,
+    WIDE: tl.constexpr,
+    BY_COLUMNS: tl.constexpr = False,
+):
+    """Load a tile from anywhere in a matrix; what lies outside its rows and columns is 0.
+
+    Args:
+        ptr: pointer to the matrix's first element.
+        row_start, row_end: int32. First row of the tile; first row not to be read.
+        col_start, col_end: int32. The same of columns.
+        stride_row, stride_col: int32 or int64, in elements.
+        BLOCK_ROWS, BLOCK_COLS: tile shape.
+        CHECK_ROWS, CHECK_COLS: False promises that all rows, or columns, lie before their end.
+        WIDE: see `tile_offsets`.
+        BY_COLUMNS: see `load_tile`.
+
+    Returns:
+        [BLOCK_ROWS, BLOCK_COLS] of the pointer's dtype.
+    """
+    start = advance(advance(ptr, row_start, stride_row), col_start, stride_col)
+    rows = tl.arange(0, BLOCK_ROWS)
+    cols = tl.arange(0, BLOCK_COLS)
+    if BY_COLUMNS:
+        pointers = start + tile_offsets(stride_col, stride_row, BLOCK_COLS, BLOCK_ROWS, WIDE)
+        rows = rows[None, :]
+        cols = cols[:, None]
+    else:
+        pointers = start + tile_offsets(stride_row, stride_col, BLOCK_ROWS, BLOCK_COLS, WIDE)
+        rows = rows[:, None]
+        cols = cols[None, :]
+    if CHECK_ROWS and CHECK_COLS:
+        mask = (rows < row_end - row_start) & (cols < col_end - col_start)
+        tile = tl.load(pointers, mask=mask, other=0.0)
+    elif CHECK_ROWS:
+        tile = tl.load(pointers, mask=rows < row_end - row_start, other=0.0)
+    elif CHECK_COLS:
+        tile = tl.load(pointers, mask=cols < col_end - col_start, other=0.0)
+    else:
+        tile = tl.load(pointers)
+    if BY_COLUMNS:
+        tile = tl.trans(tile)
+    return tile
+
+
+@triton.jit
 def load_spread(
     ptr,
     row_start,
@@ -217,6 +273,27 @@ def store_tile(
         tile.to(ptr.dtype.element_ty),
         mask=mask_row & mask_col,
     )
+
+
+@triton.jit
+def store_block(
+    ptr, tile, row_start, row_end, col_start, col_end, stride_row, stride_col, WIDE: tl.constexpr
+):
+    """Store a tile anywhere in a matrix, and nothing outside its rows and columns.
+
+    Args:
+        ptr: pointer to the matrix's first element; its dtype is what the tile is rounded to.
+        tile: [BLOCK_ROWS, BLOCK_COLS] fp32.
+        row_start, row_end: int32. First row of the tile; first row not to be written.
+        col_start, col_end: int32. The same of columns.
+        stride_row, stride_col: int32 or int64, in elements.
+        WIDE: see `tile_offsets`.
+    """
+    start = advance(advance(ptr, row_start, stride_row), col_start, stride_col)
+    offsets = tile_offsets(stride_row, stride_col, tile.shape[0], tile.shape[1], WIDE)
+    mask_row = tl.arange(0, tile.shape[0])[:, None] < row_end - row_start
+    mask_col = tl.arange(0, tile.shape[1])[None, :] < col_end - col_start
+    tl.store(start + offsets, tile.to(ptr.dtype.element_ty), mask=mask_row & mask_col)
 
 
 @triton.jit

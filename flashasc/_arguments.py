@@ -11,7 +11,7 @@ from torch import Tensor
 from ._problem import AttentionProblem
 from ._validate import Arguments, no_forward_mode, validate_attention
 
-__all__ = ["Arguments", "Window", "prepare"]
+__all__ = ["Arguments", "Window", "autocast", "prepare"]
 
 # keys to the left and to the right of a query's own
 Window: TypeAlias = tuple[int | None, int | None]
@@ -24,11 +24,11 @@ def prepare(call: Arguments) -> tuple[Arguments, AttentionProblem]:
         What `flashasc.attention` raises for wrong arguments.
     """
     no_forward_mode(call)
-    call = replace(call, q=_autocast(call.q), k=_autocast(call.k), v=_autocast(call.v))
+    call = replace(call, q=autocast(call.q), k=autocast(call.k), v=autocast(call.v))
     return call, validate_attention(call)
 
 
-def _autocast(tensor: Any) -> Any:
+def autocast(tensor: Any) -> Any:
     """The tensor in autocast's dtype where autocast is on; float64 is left alone, as by SDPA."""
     if not isinstance(tensor, Tensor) or tensor.dtype == torch.float64:
         return tensor

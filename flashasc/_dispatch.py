@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import torch
 
-from ._configs import TileConfig, choose
+from ._configs import GemmTile, TileConfig, choose, choose_gemm
+from ._gemm_problem import GemmProblem
 from ._problem import AttentionProblem
 from ._target import Target, target_of
 from ._triton import require
 
 Impl = Literal["auto", "triton", "reference"]
+Routes = Literal["reference", "device", "native", "interpreter"]
+
+
+Config = TypeVar("Config", TileConfig, GemmTile)
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Generic[Config]):
     """How a call is computed. `print(plan)` says it in words."""
 
-    route: Literal["reference", "device", "native", "interpreter"]
+    route: Routes
     reason: str
     target: Target | None = None
     """What the kernel is compiled for; None for the reference."""
-    config: TileConfig | None = None
+    config: Config | None = None
     """The row of the tile table it runs with; None for the reference."""
 
     def __str__(self) -> str:
@@ -40,7 +45,7 @@ class Plan:
         return f"{where}: {self.reason}; {tile}, {loop} ({self.config.source})"
 
 
-def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
+def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan[TileConfig]:
     """Choose the route, the target and the tile for a call.
 
     An explicit `impl` is never replaced by another one.
@@ -49,29 +54,10 @@ def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
         NotImplementedError: the kernel cannot do this, or has no table for this device.
         ImportError: the kernel is needed and no fitting Triton is installed.
     """
-    device = problem.device.type
-    match impl, device:
-        case _, "meta":
-            return Plan("reference", "meta tensors have shapes alone: nothing is computed")
-        case "reference", _:
-            return Plan("reference", "asked for")
-        case _, _ if problem.empty:
-            return Plan("reference", "no key or no output: at most sinks are to be written")
-        case "auto", "cpu":
-            return Plan("reference", "cpu tensors; impl='triton' would run the kernel")
-        case "auto", _ if problem.dtype == torch.float64:
-            return Plan("reference", "float64, which no kernel computes in")
-    if problem.dtype == torch.float64:
-        raise NotImplementedError(
-            "the kernels do not compute in float64; use impl='reference', which is plain PyTorch"
-        )
-    reason = "asked for" if impl == "triton" else f"{device} tensors"
-    if device == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
-        route: Literal["device", "native", "interpreter"] = "interpreter"
-        reason += ", TRITON_INTERPRET=1"
-    else:
-        route = "native" if device == "cpu" else "device"
-    require(device, interpreted=route == "interpreter")
+    nothing = "no key or no output: at most sinks are to be written" if problem.empty else None
+    route, reason = _route(problem.device, problem.dtype, impl, nothing)
+    if route == "reference":
+        return Plan(route, reason)
     target = target_of(problem.device)
     if route == "device" and target.family == "ascend" and not problem.in_pieces:
         # gathered element by element, such a tile overflows the chip's buffers
@@ -81,3 +67,68 @@ def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
             "one piece. Make them so with .contiguous(), or use impl='reference'"
         )
     return Plan(route, reason, target, choose(problem, target))
+
+
+def plan_gemm(problem: GemmProblem, impl: Impl, *, in_pieces: bool) -> Plan[GemmTile]:
+    """Choose the route, the target and the tile for a matrix product.
+
+    An explicit `impl` is never replaced by another one.
+
+    Args:
+        problem: the facts of the call.
+        impl: what was asked for.
+        in_pieces: of both factors, and a residual, the last stride or the one before it is 1.
+
+    Raises:
+        NotImplementedError: the kernel cannot do this, or has no table for this device; or the
+            reference has no such product.
+        ImportError: the kernel is needed and no fitting Triton is installed.
+    """
+    nothing = "nothing to multiply" if problem.empty else None
+    route, reason = _route(problem.device, problem.dtype, impl, nothing)
+    if route == "reference":
+        if problem.product in ("hf32", "tf32", "tf32x3") and not problem.empty:
+            raise NotImplementedError(
+                f'product="{problem.product}" is an accelerator\'s: the reference, in plain '
+                'PyTorch, has "ieee", "bf16x3", "bf16x6", "fp16x3" and "fp16x6"'
+            )
+        return Plan(route, reason)
+    target = target_of(problem.device)
+    if route == "device" and target.family == "ascend" and not in_pieces:
+        # gathered element by element, such a tile overflows the chip's buffers
+        raise NotImplementedError(
+            f"the kernels for {target.arch} need matrices whose last stride, or the one before it, "
+            "is 1: rows or columns that lie in one piece. Make them so with .contiguous(), or use "
+            "impl='reference'"
+        )
+    return Plan(route, reason, target, choose_gemm(problem, target))
+
+
+def _route(
+    where: torch.device, dtype: torch.dtype, impl: Impl, nothing: str | None
+) -> tuple[Routes, str]:
+    """The route of a call, and why; `nothing` says why there is nothing for a kernel to do."""
+    device = where.type
+    match impl, device:
+        case _, "meta":
+            return "reference", "meta tensors have shapes alone: nothing is computed"
+        case "reference", _:
+            return "reference", "asked for"
+        case _, _ if nothing:
+            return "reference", nothing
+        case "auto", "cpu":
+            return "reference", "cpu tensors; impl='triton' would run the kernel"
+        case "auto", _ if dtype == torch.float64:
+            return "reference", "float64, which no kernel computes in"
+    if dtype == torch.float64:
+        raise NotImplementedError(
+            "the kernels do not compute in float64; use impl='reference', which is plain PyTorch"
+        )
+    reason = "asked for" if impl == "triton" else f"{device} tensors"
+    if device == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
+        route: Routes = "interpreter"
+        reason += ", TRITON_INTERPRET=1"
+    else:
+        route = "native" if device == "cpu" else "device"
+    require(device, interpreted=route == "interpreter")
+    return route, reason

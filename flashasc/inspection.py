@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ._arguments import Arguments, Window, prepare
+from ._configs import TileConfig
 from ._dispatch import Impl, Plan, plan_attention
 from ._problem import Layout, Precision
 from ._validate import check_values
@@ -39,7 +40,7 @@ def explain(
     out_dtype: torch.dtype | None = None,
     return_lse: bool = False,
     impl: Impl = "auto",
-) -> Plan:
+) -> Plan[TileConfig]:
     """What `attention` would run for these arguments, and why. Computes nothing.
 
     Args:

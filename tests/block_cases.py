@@ -97,6 +97,28 @@ for _method, _dtype in (("plain", "fp16"), ("kahan", "bf16"), ("kahan", "fp32"))
         a_ptr=f"*{_dtype}",
         b_ptr=f"*{_dtype}",
     )
+for _branch in (False, True):
+    BLOCK_CASES[f"gemm_tile-{'branch' if _branch else 'nested'}"] = _case(
+        gemm_kernels.tile_kernel,
+        {
+            **dict.fromkeys(("BLOCK_M", "BLOCK_N", "BLOCK_K"), 32),
+            "METHOD": "kahan",
+            "SEGMENT": 4,
+            "BRANCH": _branch,
+            "PRODUCT": "ieee",
+            "WIDE": True,
+            "A_BY_COLUMNS": False,
+            "B_BY_COLUMNS": True,
+            "GROUP": 4,
+        },
+    )
+BLOCK_CASES["grouped_order"] = _case(gemm_kernels.order_kernel, {"GROUP": 4}, out_ptr="*i32")
+BLOCK_CASES["split"] = _case(gemm_kernels.split_kernel, {"N": 256, "DTYPE": tl.float16})
+BLOCK_CASES["activations"] = _case(gemm_kernels.activations_kernel, {"N": 256})
+for _product in ("bf16x3", "fp16x6"):
+    BLOCK_CASES[f"split_dot_add-{_product}"] = _case(
+        gemm_kernels.split_product_kernel, {"M": 32, "K": 32, "N": 32, "PRODUCT": _product}
+    )
 
 
 def product_case(precision: str) -> BlockCase:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from .._problem import AttentionProblem
 from .._target import Target
 from . import ascend, nvidia
+from .gemm import choose_gemm
+from .gemm_tile import GemmTile
 from .tile import TileConfig
 
-__all__ = ["TileConfig", "choose", "fits"]
+__all__ = ["GemmTile", "TileConfig", "choose", "choose_gemm", "fits"]
 
 
 def choose(problem: AttentionProblem, target: Target) -> TileConfig:

@@ -3,6 +3,15 @@
 from .arguments import Arguments
 from .attention import validate_attention
 from .derivatives import no_forward_mode
+from .products import validate_bmm, validate_linear, validate_matmul
 from .values import check_values
 
-__all__ = ["Arguments", "check_values", "no_forward_mode", "validate_attention"]
+__all__ = [
+    "Arguments",
+    "check_values",
+    "no_forward_mode",
+    "validate_attention",
+    "validate_bmm",
+    "validate_linear",
+    "validate_matmul",
+]

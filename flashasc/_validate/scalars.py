@@ -110,8 +110,8 @@ def length_of(name: str, value: Any) -> int | None:
     return _plain_int(value)
 
 
-def out_dtype_of(out_dtype: Any, dtype: torch.dtype) -> torch.dtype:
-    """The dtype of the output."""
+def out_dtype_of(out_dtype: Any, dtype: torch.dtype, *, of: str = "q") -> torch.dtype:
+    """The dtype of the output; `of` is the argument whose dtype decides."""
     if out_dtype is None:
         return dtype
     if not isinstance(out_dtype, torch.dtype):
@@ -119,7 +119,7 @@ def out_dtype_of(out_dtype: Any, dtype: torch.dtype) -> torch.dtype:
     if out_dtype not in (dtype, torch.float32):
         choices = "torch.float32" if dtype == torch.float32 else f"torch.float32 or {dtype}"
         raise ValueError(
-            f"out_dtype must be {choices} where q is {dtype}; got {out_dtype}. Cast the output "
+            f"out_dtype must be {choices} where {of} is {dtype}; got {out_dtype}. Cast the output "
             "instead"
         )
     return out_dtype

@@ -12,6 +12,7 @@ from torch import Tensor
 from .._problem import AttentionProblem, Extras
 from . import backward, forward, packed
 from .backward import Gradients, Needs
+from .gemm import gemm
 from .products import full_precision_products, working_dtype
 from .scores import KEYS_PER_TILE, SCORES_PER_TILE
 
@@ -22,6 +23,7 @@ __all__ = [
     "Needs",
     "attention_bwd",
     "attention_fwd",
+    "gemm",
     "working_dtype",
 ]
 

@@ -36,6 +36,7 @@ from .inputs import (
     rising,
     sink,
 )
+from .products import ill_conditioned_factors, normal_factors, positive_factors
 
 __all__ = [
     "INPUTS",
@@ -50,9 +51,12 @@ __all__ = [
     "error_budget",
     "exact_attention",
     "ill_conditioned",
+    "ill_conditioned_factors",
     "normal",
+    "normal_factors",
     "poisoned_memory",
     "positive",
+    "positive_factors",
     "relative_error",
     "rising",
     "round_once",

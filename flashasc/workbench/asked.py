@@ -28,6 +28,7 @@ def asked_cases(
     head_dim: int | None,
     *,
     every_use: bool = False,
+    attention_only: bool = False,
 ) -> list[Case]:
     """What is to be compiled; an option that would have no effect is an error."""
     if kernel is None:
@@ -38,7 +39,12 @@ def asked_cases(
         }
         _refuse(given, "describes a kernel of yours; name it: module:function")
         return shipped_cases(
-            targets, dtype=dtype, precision=precision, head_dim=head_dim, every_use=every_use
+            targets,
+            dtype=dtype,
+            precision=precision,
+            head_dim=head_dim,
+            every_use=every_use,
+            attention_only=attention_only,
         )
     given = {"--dtype": dtype, "--precision": precision, "--head-dim": head_dim}
     _refuse(given, f"selects among what is shipped, not for {kernel}; leave it out")

@@ -17,6 +17,7 @@ from flashasc._problem import AttentionProblem, Precision
 from flashasc.ascend import family, known_archs
 from flashasc.ascend.frontend import _import_backend
 from flashasc.workbench.case import Case
+from flashasc.workbench.shipped_gemm import shipped_gemm_cases
 
 DEFAULT_TARGETS = ("Ascend910B3", "Ascend910_9392", "Ascend950PR_9589")
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -158,6 +159,7 @@ def shipped_cases(
     precision: str | None = None,
     head_dim: int | None = None,
     every_use: bool = True,
+    attention_only: bool = False,
 ) -> list[Case]:
     """List what is shipped for some processors.
 
@@ -166,8 +168,10 @@ def shipped_cases(
             generation's first.
         dtype: "float16", "bfloat16" or "float32"; all by default.
         precision: "standard", "compensated" or "high"; all by default.
-        head_dim: only the rows that serve this head size; all by default.
+        head_dim: only attention, and of that only the rows that serve this head size; all by
+            default.
         every_use: each row in all its `uses`; otherwise in the one that needs most room.
+        attention_only: leave out the other kernels.
 
     Raises:
         ValueError: an unknown processor, dtype or precision, or a head size that no row serves.
@@ -194,6 +198,14 @@ def shipped_cases(
             if head_dim is None or above < head_dim <= row.max_head:
                 listed = uses(row, above) if every_use else uses(row, above)[:1]
                 found += [attention_case(row, use, arch) for use in listed]
+        if head_dim is None and not attention_only:
+            found += shipped_gemm_cases(
+                arch,
+                _GENERATION[family(arch)],
+                dtype=DTYPES[dtype] if dtype else None,
+                precision=precision,
+                every_use=every_use,
+            )
     return found
 
 

@@ -44,6 +44,20 @@ GEMM: dict[str, Sequence[Arguments]] = {
     "test_a_plain_sum_leaves_the_compensation_alone": [()],
     "test_a_compensated_error_does_not_grow": [(0,)],
 }
+TILES: dict[str, Sequence[Arguments]] = {
+    "test_parts_of_k_are_those_asked_for": [()],
+    "test_strides_change_no_bit": [(True, False), (False, True)],
+    "test_a_pair_holds_more_than_a_number": [()],
+    "test_the_error_does_not_grow_with_k": [(variant,) for variant in ("SEGMENTS", "BRANCHES")],
+    "test_grouped_order_visits_each_tile_once": [(5, 3), (4, 6)],
+}
+SPLITS: dict[str, Sequence[Arguments]] = {
+    "test_split": [(torch.bfloat16,), (torch.float16,)],
+    "test_more_parts_keep_more_digits": [()],
+    "test_split_products": [("bf16x6",), ("fp16x6",)],
+    "test_infinite_factors": [()],
+    "test_activations": [()],
+}
 STEPS: dict[str, Sequence[Arguments]] = {
     "test_exponential": [()],
     "test_raise_pivot": [()],
@@ -68,7 +82,10 @@ ONLINE: dict[str, Sequence[Arguments]] = {
 }
 TESTS = {
     "compensated.py": {"test_block_compensated": COMPENSATED},
-    "gemm.py": {"test_block_gemm": GEMM},
+    "gemm.py": {"test_block_gemm": GEMM, "test_block_gemm_tile": TILES},
+    "splits.py": {"test_block_splits": SPLITS},
+    "activations.py": {"test_block_splits": SPLITS},
+    "layout.py": {"test_block_gemm_tile": TILES},
     "softmax.py": {
         "test_block_softmax": STEPS,
         "test_block_update_variants": UPDATES,

@@ -1,11 +1,22 @@
-"""Wrapper kernels for the tests of `blocks.gemm`."""
+"""Wrapper kernels for the tests of `blocks.gemm`, `blocks.splits` and `blocks.activations`."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from blocks.gemm import accumulate_product, dot, dot_add, rounded_away
+from blocks.activations import gelu, gelu_tanh, relu, silu
+from blocks.gemm import (
+    accumulate_product,
+    dot,
+    dot_add,
+    gemm_tile,
+    grouped_order,
+    product_add,
+    rounded_away,
+)
+from blocks.layout import store_block
+from blocks.splits import split, split_left
 
 
 @triton.jit
@@ -61,3 +72,77 @@ def sums_kernel(
         comp = new_comp.to(COMP_DTYPE)
     tl.store(acc_ptr + offs_m * N + offs_n, acc)
     tl.store(comp_ptr + offs_m * N + offs_n, comp.to(tl.float32))
+
+
+@triton.jit
+def tile_kernel(
+    a_ptr, b_ptr, acc_ptr, comp_ptr, begin_k, end_k, M, N,
+    stride_am, stride_ak, stride_bk, stride_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, METHOD: tl.constexpr,
+    SEGMENT: tl.constexpr, BRANCH: tl.constexpr, PRODUCT: tl.constexpr, WIDE: tl.constexpr,
+    A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """One tile of a @ b a program, in grouped order, as raw (acc, comp), [M, N] contiguous."""
+    tile_m, tile_n = grouped_order(
+        tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP
+    )
+    start_m = tile_m * BLOCK_M
+    start_n = tile_n * BLOCK_N
+    acc, comp = gemm_tile(
+        a_ptr, b_ptr, start_m, start_n, begin_k, end_k, M, N,
+        stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K,
+        METHOD, SEGMENT, BRANCH, PRODUCT, True, True, True, WIDE, A_BY_COLUMNS, B_BY_COLUMNS,
+    )  # fmt: skip
+    store_block(acc_ptr, acc, start_m, M, start_n, N, N, 1, WIDE)
+    store_block(comp_ptr, comp, start_m, M, start_n, N, N, 1, WIDE)
+
+
+@triton.jit
+def order_kernel(out_ptr, tiles_m, tiles_n, GROUP: tl.constexpr):
+    """For each program the number of its tile, row by row."""
+    task = tl.program_id(0)
+    tile_m, tile_n = grouped_order(task, tiles_m, tiles_n, GROUP)
+    tl.store(out_ptr + task, tile_m * tiles_n + tile_n)
+
+
+@triton.jit
+def split_kernel(x_ptr, out_ptr, N: tl.constexpr, DTYPE: tl.constexpr):
+    """The nine parts that split and split_left make of N numbers, [9, N] as fp32."""
+    offs = tl.arange(0, N)
+    x = tl.load(x_ptr + offs)
+    first, second, third = split(x, DTYPE)
+    left1, left1_again, left1_once_more, left2, left2_again, left3 = split_left(x, DTYPE)
+    tl.store(out_ptr + offs, first.to(tl.float32))
+    tl.store(out_ptr + N + offs, second.to(tl.float32))
+    tl.store(out_ptr + 2 * N + offs, third.to(tl.float32))
+    tl.store(out_ptr + 3 * N + offs, left1.to(tl.float32))
+    tl.store(out_ptr + 4 * N + offs, left1_again.to(tl.float32))
+    tl.store(out_ptr + 5 * N + offs, left1_once_more.to(tl.float32))
+    tl.store(out_ptr + 6 * N + offs, left2.to(tl.float32))
+    tl.store(out_ptr + 7 * N + offs, left2_again.to(tl.float32))
+    tl.store(out_ptr + 8 * N + offs, left3.to(tl.float32))
+
+
+@triton.jit
+def split_product_kernel(
+    a_ptr, b_ptr, start_ptr, out_ptr,
+    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, PRODUCT: tl.constexpr,
+):  # fmt: skip
+    """start + a @ b of contiguous a [M, K] and b [K, N] by one product_add."""
+    offs_m = tl.arange(0, M)[:, None]
+    offs_n = tl.arange(0, N)[None, :]
+    a = tl.load(a_ptr + offs_m * K + tl.arange(0, K)[None, :])
+    b = tl.load(b_ptr + tl.arange(0, K)[:, None] * N + offs_n)
+    start = tl.load(start_ptr + offs_m * N + offs_n)
+    tl.store(out_ptr + offs_m * N + offs_n, product_add(a, b, start, PRODUCT))
+
+
+@triton.jit
+def activations_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    """relu, silu, gelu and gelu_tanh of N numbers, [4, N]."""
+    offs = tl.arange(0, N)
+    x = tl.load(x_ptr + offs)
+    tl.store(out_ptr + offs, relu(x))
+    tl.store(out_ptr + N + offs, silu(x))
+    tl.store(out_ptr + 2 * N + offs, gelu(x))
+    tl.store(out_ptr + 3 * N + offs, gelu_tanh(x))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mutant_table_gemm import GEMM_MUTANTS
+
 # name: (file, text that occurs once in it, what becomes of that text)
 MUTANTS: dict[str, tuple[str, str, str]] = {
     "two_sum: no error of a": (
@@ -374,4 +376,5 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "out = tl.where(empty[:, None], 0.0, out)",
         "out = out * 1.0",
     ),
+    **GEMM_MUTANTS,
 }

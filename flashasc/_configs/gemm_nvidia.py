@@ -1,0 +1,56 @@
+"""Tiles of matrix products for NVIDIA GPUs, upstream Triton.
+
+`python -m bench.gemm_speed --tune` times candidates; no row here comes from it yet.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .._gemm_problem import Product
+from .gemm_tile import SPLITS, GemmTile
+
+_SOURCE = (
+    "compiles with Triton 3.6.0 for every target, nothing spilled on sm_90; not run, not tuned"
+)
+_HALVES = (torch.float16, torch.bfloat16)
+_FULL = (torch.float32,)
+# shared memory of a block: 227 KiB, and 99 KiB in the smallest member of the other generations
+_LARGE = ("sm_90", "sm_100")
+_SMALL = ("sm_80", "sm_86", "sm_89", "sm_120")
+
+
+def _rows(
+    targets: tuple[str, ...],
+    dtypes: tuple[torch.dtype, ...],
+    products: tuple[Product, ...],
+    compensated: bool,
+    shape: tuple[int, int, int],
+    num_warps: int,
+    num_stages: int,
+    segment_k: int = 0,
+) -> list[GemmTile]:
+    """Rows of one tile, for several dtypes; segment_k is the length of a compensated segment."""
+    return [
+        GemmTile(
+            targets, dtype, compensated, products, *shape, _SOURCE,
+            segment=segment_k // shape[2] if compensated else 1, branch=True, core_loop=False,
+            merge_m=32, num_warps=num_warps, num_stages=num_stages,
+        )
+        for dtype in dtypes
+    ]  # fmt: skip
+
+
+# a compensated tile has two accumulators in registers: half the size
+TILES = (
+    *_rows(_LARGE, _HALVES, ("ieee",), False, (128, 256, 64), 8, 3),
+    *_rows(_LARGE, _HALVES, ("ieee",), True, (128, 128, 64), 8, 4, 512),
+    *_rows(_SMALL, _HALVES, ("ieee",), False, (128, 128, 32), 8, 4),
+    *_rows(_SMALL, _HALVES, ("ieee",), True, (128, 64, 32), 8, 4, 512),
+    *_rows(_LARGE + _SMALL, _FULL, ("ieee",), False, (128, 128, 16), 8, 3),
+    *_rows(_LARGE + _SMALL, _FULL, ("ieee",), True, (128, 64, 16), 8, 3, 64),
+    *_rows(_LARGE + _SMALL, _FULL, ("tf32", "tf32x3"), False, (128, 128, 32), 8, 3),
+    *_rows(_LARGE + _SMALL, _FULL, ("tf32", "tf32x3"), True, (128, 64, 32), 8, 3, 64),
+    *_rows(_LARGE + _SMALL, _FULL, SPLITS, False, (128, 64, 32), 8, 2),
+    *_rows(_LARGE + _SMALL, _FULL, SPLITS, True, (64, 64, 32), 8, 2, 64),
+)

@@ -1,0 +1,117 @@
+"""PyTorch's view of a matrix product: operator schema, shapes for tracing, and gradients.
+
+The launcher behind the operator, and with it Triton, is imported when the operator runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import reference
+from .._configs.compensation import PRODUCT_FROM
+from .._dispatch import Impl, plan_gemm
+from .._gemm_problem import Activation, GemmProblem, Product, gemm_problem
+
+_SCHEMA = (
+    "(Tensor a, Tensor b, Tensor? bias, Tensor? residual, str? activation, bool? compensated, "
+    "str product, ScalarType out_dtype, str impl) -> Tensor"
+)
+
+
+class _Call(NamedTuple):
+    """The arguments of the operator, in their order."""
+
+    a: Tensor
+    b: Tensor
+    bias: Tensor | None
+    residual: Tensor | None
+    activation: Activation | None
+    compensated: bool | None
+    """None: from K = PRODUCT_FROM on."""
+    product: Product
+    out_dtype: torch.dtype
+    impl: Impl
+
+    def problem(self) -> GemmProblem:
+        """The facts of the call."""
+        compensated = self.compensated
+        if compensated is None:
+            compensated = self.a.shape[-1] >= PRODUCT_FROM
+        return gemm_problem(*self[:5], compensated, self.product, self.out_dtype)
+
+
+@torch.library.custom_op("flashasc::gemm", mutates_args=(), schema=_SCHEMA)
+def gemm(*args: Any) -> Tensor:
+    """activation(a @ b + bias) + residual of validated [*batch, M, K] and [*batch, K, N]."""
+    call = _Call(*args)
+    a, b, bias, residual = call[:4]
+    problem = call.problem()
+    in_pieces = all(1 in x.stride()[-2:] for x in (a, b, residual) if x is not None)
+    plan = plan_gemm(problem, call.impl, in_pieces=in_pieces)
+    if plan.route == "reference":
+        return reference.gemm(a, b, bias, residual, problem)
+    from ..kernels.gemm_launch import launch_gemm
+
+    assert plan.config is not None and plan.target is not None
+    out = a.new_empty(problem.shape, dtype=problem.out_dtype)
+    launch_gemm(a, b, bias, residual, out, problem, plan.config, plan.target, plan.route)
+    return out
+
+
+@gemm.register_fake
+def _(*args: Any) -> Tensor:
+    call = _Call(*args)
+    batch = torch.broadcast_shapes(call.a.shape[:-2], call.b.shape[:-2])
+    return call.a.new_empty((*batch, call.a.shape[-2], call.b.shape[-1]), dtype=call.out_dtype)
+
+
+_DERIVATIVES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "relu": lambda grad, x: torch.ops.aten.threshold_backward(grad, x, 0),
+    "gelu": lambda grad, x: torch.ops.aten.gelu_backward(grad, x),
+    "gelu_tanh": lambda grad, x: torch.ops.aten.gelu_backward(grad, x, approximate="tanh"),
+    # aten's has no derivative of its own
+    "silu": lambda grad, x: grad * x.sigmoid() * (1 + x * (-x).sigmoid()),
+}
+"""Gradient at an activation's input, of that at its output."""
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    call = _Call(*inputs)
+    ctx.save_for_backward(*call[:4])
+    ctx.facts = call[4:]
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    a, b, bias, residual = ctx.saved_tensors
+    call = _Call(a, b, bias, residual, *ctx.facts)
+    needs = dict(zip(_Call._fields, ctx.needs_input_grad, strict=True))
+    grads: dict[str, Tensor] = {}
+    if residual is not None and needs["residual"]:
+        grads["residual"] = grad.sum_to_size(residual.shape).to(residual.dtype)
+    if call.activation is not None:
+        # cheaper to compute again than to keep
+        before = gemm(*call._replace(residual=None, activation=None, out_dtype=_wide(a.dtype)))
+        grad = _DERIVATIVES[call.activation](grad.to(before.dtype), before).to(grad.dtype)
+    if bias is not None and needs["bias"]:
+        grads["bias"] = grad.sum_to_size(bias.shape).to(bias.dtype)
+    # products in the gradient's own dtype, which is the output's: rounded to 16 bits, a float32 one
+    # would lose what it carries
+    options = (None, None, None, call.compensated, call.product, grad.dtype, call.impl)
+    if needs["a"]:
+        found = gemm(grad, b.mT.to(grad.dtype), *options)
+        grads["a"] = found.sum_to_size(a.shape).to(a.dtype)
+    if needs["b"]:
+        found = gemm(a.mT.to(grad.dtype), grad, *options)
+        grads["b"] = found.sum_to_size(b.shape).to(b.dtype)
+    return tuple(grads.get(name) for name in _Call._fields)
+
+
+gemm.register_autograd(_backward, setup_context=_save)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)

@@ -1,0 +1,170 @@
+"""The loop over K: any strides, ragged sizes, every way of summing; against float64."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from block_device import Device
+from gemm_kernels import order_kernel, tile_kernel
+from hostile_numbers import U, normals, uniforms
+from torch import Tensor
+
+BLOCK = 16
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way of summing over K."""
+
+    METHOD: str = "kahan"
+    SEGMENT: int = 1
+    BRANCH: bool = False
+    PRODUCT: str = "ieee"
+
+    def __str__(self) -> str:
+        branch = " branch" if self.BRANCH else ""
+        return f"{self.METHOD} {self.SEGMENT}{branch} {self.PRODUCT}"
+
+    def run(
+        self, device: Device, a: Tensor, b: Tensor, begin_k: int = 0, end_k: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Raw (acc, comp) of a @ b for views a [M, K] and b [K, N] of any strides."""
+        (M, K), N = a.shape, b.shape[1]
+        a, b = a.to(device.place), b.to(device.place)
+        acc, comp = (torch.full((M, N), math.nan, device=device.place) for _ in range(2))
+        args = {
+            "a_ptr": a, "b_ptr": b, "acc_ptr": acc, "comp_ptr": comp,
+            "begin_k": begin_k, "end_k": K if end_k is None else end_k, "M": M, "N": N,
+            "stride_am": a.stride(0), "stride_ak": a.stride(1),
+            "stride_bk": b.stride(0), "stride_bn": b.stride(1),
+        }  # fmt: skip
+        constants = {
+            "BLOCK_M": BLOCK, "BLOCK_N": BLOCK, "BLOCK_K": BLOCK, "METHOD": self.METHOD,
+            "SEGMENT": self.SEGMENT, "BRANCH": self.BRANCH, "PRODUCT": self.PRODUCT, "WIDE": False,
+            "A_BY_COLUMNS": a.stride(0) == 1, "B_BY_COLUMNS": b.stride(0) == 1, "GROUP": 2,
+        }  # fmt: skip
+        grid = (math.ceil(M / BLOCK) * math.ceil(N / BLOCK),)
+        device.launch(tile_kernel, args, constants, grid)
+        return acc.cpu(), comp.cpu()
+
+    def bound(self, K: int) -> float:
+        """Error in units of |a| |b|, see blocks/README.md."""
+        length = K if self.METHOD == "plain" else min(K, self.SEGMENT * BLOCK)
+        return 2 * U * (length + 1) + 2 * U + 2 * K * U**2
+
+
+PLAIN = Variant("plain")
+KAHAN = Variant()
+SEGMENTS = Variant(SEGMENT=3)
+BRANCHES = Variant(SEGMENT=3, BRANCH=True)
+
+
+def total(pair: tuple[Tensor, Tensor]) -> Tensor:
+    return pair[0].double() + pair[1].double()
+
+
+def check_bound(device: Device, variant: Variant, a: Tensor, b: Tensor) -> None:
+    exact, size = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    error = (total(variant.run(device, a, b)) - exact).abs()
+    assert (error <= variant.bound(a.shape[1]) * size).all()
+
+
+def amid_nan(x: Tensor, *, transposed: bool) -> Tensor:
+    """The same matrix with NaN all round it in memory."""
+    x = x.T if transposed else x
+    rows, columns = x.shape
+    around = torch.full((rows + 4, columns + 6), math.nan, dtype=x.dtype)
+    inside = around[2 : 2 + rows, 3 : 3 + columns]
+    inside.copy_(x)
+    return inside.T if transposed else inside
+
+
+@pytest.mark.parametrize("variant", [PLAIN, KAHAN, SEGMENTS, BRANCHES], ids=str)
+def test_a_ragged_product_is_bounded(fast_device: Device, variant: Variant) -> None:
+    # seven tiles of K: a segment that is not full, and a tile that is not
+    a, b = normals(21, 7 * BLOCK - 5, seed=1), normals(7 * BLOCK - 5, 18, seed=2)
+    check_bound(fast_device, variant, amid_nan(a, transposed=False), amid_nan(b, transposed=False))
+
+
+def test_a_ragged_product_at_hfusion(device: Device) -> None:
+    a, b = normals(21, 60, seed=1), normals(60, 18, seed=2)
+    check_bound(device, SEGMENTS, a, amid_nan(b, transposed=False))
+
+
+@pytest.mark.parametrize("a_transposed, b_transposed", [(True, False), (False, True)])
+def test_strides_change_no_bit(fast_device: Device, a_transposed: bool, b_transposed: bool) -> None:
+    a, b = normals(21, 37, seed=1), normals(37, 18, seed=2)
+    expected = KAHAN.run(fast_device, a, b)
+    found = KAHAN.run(
+        fast_device, amid_nan(a, transposed=a_transposed), amid_nan(b, transposed=b_transposed)
+    )
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def relative_error(device: Device, variant: Variant, tiles: int) -> float:
+    a, b = uniforms(BLOCK, tiles * BLOCK, seed=1), uniforms(tiles * BLOCK, BLOCK, seed=2)
+    exact = a.double() @ b.double()
+    return float(((total(variant.run(device, a, b)) - exact) / exact).square().mean().sqrt())
+
+
+@pytest.mark.parametrize("name", ["KAHAN", "SEGMENTS", "BRANCHES"])
+def test_the_error_does_not_grow_with_k(fast_device: Device, name: str) -> None:
+    variant = {"KAHAN": KAHAN, "SEGMENTS": SEGMENTS, "BRANCHES": BRANCHES}[name]
+    few, many = 48, fast_device.steps(2048, 384)
+    short, long = (relative_error(fast_device, variant, tiles) for tiles in (few, many))
+    assert long <= 1.2 * short, "the error grew with K"
+    assert relative_error(fast_device, PLAIN, many) > 4 * long, "a plain sum is as good"
+
+
+def test_a_pair_holds_more_than_a_number(fast_device: Device) -> None:
+    a, b = uniforms(BLOCK, 64 * BLOCK, seed=1), uniforms(64 * BLOCK, BLOCK, seed=2)
+    exact = a.double() @ b.double()
+    for variant in (KAHAN, SEGMENTS, BRANCHES):
+        pair = variant.run(fast_device, a, b)
+        assert pair[1].count_nonzero() > BLOCK**2 / 2
+        assert (total(pair) - exact).norm() < (pair[0].double() - exact).norm()
+
+
+def test_parts_of_k_are_those_asked_for(fast_device: Device) -> None:
+    a, b = normals(5, 100, seed=1), normals(100, 7, seed=2)
+    for variant in (PLAIN, SEGMENTS):
+        found = total(variant.run(fast_device, a, b, 32, 90))
+        exact = a[:, 32:90].double() @ b[32:90].double()
+        assert ((found - exact).abs() <= 1e-5).all()
+    # an element that is not of the part has no say in it
+    a[:, 90:], a[:, :32] = math.nan, math.nan
+    assert KAHAN.run(fast_device, a, b, 32, 90)[0].isfinite().all()
+
+
+def test_an_infinity_stays_one(fast_device: Device) -> None:
+    a, b = uniforms(4, 200, seed=1) + 0.5, uniforms(200, 4, seed=2) + 0.5
+    b[70, 1], b[71, 2] = math.inf, math.nan
+    for variant in (SEGMENTS, BRANCHES):
+        found = total(variant.run(fast_device, a, b))
+        assert (found[:, 1] == math.inf).all()
+        assert found[:, 2].isnan().all()
+        assert found[:, [0, 3]].isfinite().all()
+
+
+@pytest.mark.parametrize("tiles_m, tiles_n", [(1, 1), (5, 3), (7, 1), (4, 6)])
+def test_grouped_order_visits_each_tile_once(
+    fast_device: Device, tiles_m: int, tiles_n: int
+) -> None:
+    count = tiles_m * tiles_n
+    (visits,) = fast_device.run(
+        order_kernel, {"tiles_m": tiles_m, "tiles_n": tiles_n}, {"out_ptr": (count,)}, (count,),
+        torch.int32, GROUP=4,
+    )  # fmt: skip
+    assert sorted(visits.tolist()) == list(range(count))
+    # a group's tiles come before the next group's
+    groups = visits // tiles_n // 4
+    assert torch.equal(groups, groups.sort().values)
+    # and within one, those that share columns come together
+    assert (visits[: min(4, tiles_m)] % tiles_n == 0).all()
