@@ -220,6 +220,35 @@ def store_tile(
 
 
 @triton.jit
+def store_block(
+    ptr,
+    tile,
+    row_start,
+    row_end,
+    col_start,
+    col_end,
+    stride_row,
+    stride_col,
+    WIDE: tl.constexpr,
+):
+    """Store a tile anywhere in a matrix whose columns are counted as it runs, and nothing outside.
+
+    Args:
+        ptr: pointer to the matrix's first element; its dtype is what the tile is rounded to.
+        tile: [BLOCK_ROWS, BLOCK_COLS] fp32.
+        row_start, row_end: int32. First row of the tile; first row not to be written.
+        col_start, col_end: int32. The same of columns.
+        stride_row, stride_col: int32 or int64, in elements.
+        WIDE: see `tile_offsets`.
+    """
+    offsets = tile_offsets(stride_row, stride_col, tile.shape[0], tile.shape[1], WIDE)
+    mask_row = tl.arange(0, tile.shape[0])[:, None] < row_end - row_start
+    mask_col = tl.arange(0, tile.shape[1])[None, :] < col_end - col_start
+    start = advance(advance(ptr, row_start, stride_row), col_start, stride_col)
+    tl.store(start + offsets, tile.to(ptr.dtype.element_ty), mask=mask_row & mask_col)
+
+
+@triton.jit
 def store_rows(ptr, values, row_start, row_end):
     """Store one number a row into a contiguous vector, and nothing from row_end on.
 

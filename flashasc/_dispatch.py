@@ -40,6 +40,42 @@ class Plan:
         return f"{where}: {self.reason}; {tile}, {loop} ({self.config.source})"
 
 
+@dataclass(frozen=True)
+class ReductionPlan:
+    """How a reduction is computed."""
+
+    route: Literal["reference", "device", "native", "interpreter"]
+    target: Target | None = None
+    """What the kernel is compiled for; None for the reference."""
+
+
+def plan_reduction(device: torch.device, dtype: torch.dtype, impl: Impl) -> ReductionPlan:
+    """Choose the route and the target of a reduction, by the rules of attention.
+
+    An explicit `impl` is never replaced by another one.
+
+    Raises:
+        NotImplementedError: the kernel does not compute in this dtype.
+        ImportError: the kernel is needed and no fitting Triton is installed.
+    """
+    match impl, device.type:
+        case "reference", _:
+            return ReductionPlan("reference")
+        case "auto", "cpu":
+            return ReductionPlan("reference")
+        case "auto", _ if dtype == torch.float64:
+            return ReductionPlan("reference")
+    if dtype == torch.float64:
+        raise NotImplementedError(
+            "the kernels do not compute in float64; use impl='reference', which is plain PyTorch"
+        )
+    interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    require(device.type, interpreted=interpreted)
+    if interpreted:
+        return ReductionPlan("interpreter", target_of(device))
+    return ReductionPlan("native" if device.type == "cpu" else "device", target_of(device))
+
+
 def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
     """Choose the route, the target and the tile for a call.
 

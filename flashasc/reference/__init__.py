@@ -13,6 +13,7 @@ from .._problem import AttentionProblem, Extras
 from . import backward, forward, packed
 from .backward import Gradients, Needs
 from .products import full_precision_products, working_dtype
+from .reductions import max_rows, sum_rows
 from .scores import KEYS_PER_TILE, SCORES_PER_TILE
 
 __all__ = [
@@ -22,6 +23,8 @@ __all__ = [
     "Needs",
     "attention_bwd",
     "attention_fwd",
+    "max_rows",
+    "sum_rows",
     "working_dtype",
 ]
 

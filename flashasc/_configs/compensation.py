@@ -1,0 +1,9 @@
+"""From which length on `compensated="auto"` compensates."""
+
+from __future__ import annotations
+
+REDUCTION_LENGTH = 4096
+"""Numbers in a row from which on a reduction's sums are compensated.
+
+A plain sum adds in lanes, so that its error grows with the number of tiles a row has.
+"""
