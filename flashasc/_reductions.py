@@ -57,7 +57,6 @@ class Rows:
         stride = self.tensor.stride()
         return stride[3] == 1 or stride[1] == 1
 
-
     def split_like(self, other: Rows) -> Rows | None:
         """The same rows with their dimensions split as another's are; None: they cannot be."""
         mine, theirs = self.tensor, other.tensor
@@ -100,7 +99,7 @@ def rows_of(x: Tensor, dims: Sequence[int], *, in_pieces: bool = False) -> Rows:
 
 
 def _fold(dims: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Dimensions, (size, stride) each, joined where one continues the other; sizes of 1 left out."""
+    """Dimensions, (size, stride), joined where one continues the other; sizes of 1 left out."""
     folded: list[tuple[int, int]] = []
     for size, stride in dims:
         if size == 1:
@@ -113,7 +112,7 @@ def _fold(dims: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _padded(dims: list[tuple[int, int]], stride: int) -> list[tuple[int, int]]:
-    return ([(1, 0), (1, stride)] + dims)[-2:] if len(dims) != 1 else [(1, 0), *dims]
+    return [(1, 0), (1, stride), *dims][-2:] if len(dims) != 1 else [(1, 0), *dims]
 
 
 def rows_of_both(x: Tensor, out: Tensor, dims: int) -> tuple[Rows, Rows]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 from .._target import Target
 from .ascend import A2_A3, A5, SAME_MEMORIES
 from .nvidia import _TARGETS as NVIDIA
@@ -137,5 +136,3 @@ def _no_table(target: Target) -> NotImplementedError:
         f"flashasc has no tiles of reductions for {target.arch}; it has for {', '.join(known)}. "
         'Use impl="reference", which is plain PyTorch'
     )
-
-

@@ -109,7 +109,7 @@ def result_dtype(out_dtype: Any, x: Tensor) -> torch.dtype:
 
 def correction_of(correction: Any) -> float:
     """What is taken off the number of elements in a variance."""
-    if isinstance(correction, Tensor) or isinstance(correction, bool):
+    if isinstance(correction, (Tensor, bool)):
         _number("correction", correction, "Pass correction.item()")
     if not isinstance(correction, numbers.Real):
         raise TypeError(

@@ -112,9 +112,7 @@ def _reduce(
         "given_ptr": given,
         "out_ptr": out[0],
         "second_ptr": out[1] if made == 2 else None,
-        **dict(
-            zip(("stride_xo", "stride_xm", "stride_xp", "stride_xn"), x.stride(), strict=True)
-        ),
+        **dict(zip(("stride_xo", "stride_xm", "stride_xp", "stride_xn"), x.stride(), strict=True)),
         "rows": row_inner,
         "numbers": inner,
         "tiles_m": tiles_m,

@@ -120,24 +120,29 @@ def _gradient(ctx: Any, grad: Tensor) -> Tensor:
     length = math.prod(ctx.shape[d] for d in ctx.dims)
     grad = _unsqueezed(grad.to(wide), ctx)
     if ctx.what in ("sum", "mean"):
-        share = grad if ctx.what == "sum" else grad / length
-        return share.expand(ctx.shape).to(ctx.dtype)
+        share: Tensor = grad if ctx.what == "sum" else grad / length
+        spread: Tensor = share.expand(ctx.shape).to(ctx.dtype)
+        return spread
+    # of a number alone there are no dimensions to name
+    dims = ctx.dims or (0,)
     x, output = ctx.saved_tensors
     x, output = x.to(wide), _unsqueezed(output.to(wide), ctx)
     match ctx.what:
         case "var":
             factor = 2.0 / divisor if (divisor := max(length - ctx.correction, 0.0)) else math.nan
-            result = grad * factor * (x - x.mean(ctx.dims, keepdim=True))
+            result = grad * factor * (x - x.mean(dims, keepdim=True))
         case "norm":
             # 0 where the norm has a corner, as in torch
-            result = grad * torch.where(output == 0, 0.0, x / output)
+            result = grad * x / torch.where(output == 0, 1.0, output)
         case "logsumexp":
-            result = grad * (x - output).exp()
+            # not the output: 16 bits of it are too few for an exponent
+            result = grad * (x - x.logsumexp(dims, keepdim=True)).exp()
         case _:
             # those that share the maximum share its gradient
             chosen = (x == output).to(wide)
-            result = grad * chosen / chosen.sum(ctx.dims, keepdim=True)
-    return result.to(ctx.dtype)
+            result = grad * chosen / chosen.sum(dims, keepdim=True)
+    gradient: Tensor = result.to(ctx.dtype)
+    return gradient
 
 
 def _unsqueezed(reduced: Tensor, ctx: Any) -> Tensor:

@@ -106,9 +106,7 @@ def var(
     Raises:
         As `sum`.
     """
-    return _reduce(
-        "var", x, dim, keepdim, compensated, out_dtype, impl, correction_of(correction)
-    )
+    return _reduce("var", x, dim, keepdim, compensated, out_dtype, impl, correction_of(correction))
 
 
 def norm(
