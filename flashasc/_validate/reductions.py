@@ -132,7 +132,7 @@ def eps_of(eps: Any, default: float) -> float:
 
 def some_numbers(what: str, x: Tensor, dims: Sequence[int]) -> None:
     """A maximum needs a number to be one of."""
-    if any(x.shape[d] == 0 for d in dims):
+    if 0 in [x.shape[d] for d in dims]:
         raise ValueError(
             f"{what} has no value over no numbers: x is {tuple(x.shape)}, reduced along {dims}. "
             "Leave such rows out"

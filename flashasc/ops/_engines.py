@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -28,10 +29,8 @@ class Reference:
 
     def __init__(self, x: Tensor, dims: Sequence[int], method: Method) -> None:
         kept = [d for d in range(x.dim()) if d not in dims]
-        length = 1
-        for d in dims:
-            length *= x.shape[d]
-        self.rows = x.permute(*kept, *dims).reshape(-1, length)
+        length = math.prod([x.shape[d] for d in dims])
+        self.rows = x.permute([*kept, *dims]).reshape(-1, length)
         self.method = method
 
     def sum(self, term: Term, given: Tensor | None = None) -> list[Tensor]:

@@ -36,7 +36,7 @@ def reduce(
     shape = _shape(x, dims, keepdim)
     if math.prod(shape) == 0:
         return x.new_empty(shape, dtype=out_dtype)
-    length = math.prod(x.shape[d] for d in dims)
+    length = math.prod([x.shape[d] for d in dims])
     if length == 0:
         return x.new_full(shape, _OVER_NOTHING[what], dtype=out_dtype)
     engine = engine_for(x, dims, method, impl)
@@ -117,7 +117,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 def _gradient(ctx: Any, grad: Tensor) -> Tensor:
     """The input's gradient: PyTorch operations, which have derivatives themselves."""
     wide = torch.promote_types(ctx.dtype, torch.float32)
-    length = math.prod(ctx.shape[d] for d in ctx.dims)
+    length = math.prod([ctx.shape[d] for d in ctx.dims])
     grad = _unsqueezed(grad.to(wide), ctx)
     if ctx.what in ("sum", "mean"):
         share: Tensor = grad if ctx.what == "sum" else grad / length

@@ -187,7 +187,7 @@ def _reduce(
     validate_impl(impl)
     if what in ("amax", "amin"):
         some_numbers(what, x, dims)
-    length = math.prod(x.shape[d] for d in dims)
+    length = math.prod([x.shape[d] for d in dims])
     method = method_of(compensated, length, REDUCTION_LENGTH)
     dtype = result_dtype(out_dtype, x)
     result: Tensor = reduce(x, what, dims, keepdim, correction, method, dtype, impl)

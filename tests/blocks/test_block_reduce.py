@@ -103,8 +103,8 @@ def reduce_tile(device: Device, x: Tensor, count: int, method: str, eps: float =
 @pytest.mark.parametrize("method", ["plain", "kahan"])
 def test_reductions_within_a_tile(device: Device, method: str) -> None:
     """Rows far from 0, wide and narrow, with NaN where they end."""
-    count = 50
-    x = torch.full((8, 64), NAN)
+    count = 13
+    x = torch.full((8, 16), NAN)
     x[:, :count] = normals(8, count) * torch.tensor([1, 1, 1e-3, 1e3, 1, 1e-6, 1, 30.0])[:, None]
     x[:, :count] += torch.tensor([0, 1e4, 1, 0, -300, 1e-3, 5, 0.0])[:, None]
     exact = x[:, :count].double()

@@ -70,7 +70,7 @@ def test_any_view_natively(view: tuple[Tensor, tuple[int, ...]], what: str) -> N
     assert_reduced(getattr(ops, what)(x, dims, impl="triton"), what, x, dims)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(view=views(), what=st.sampled_from(sorted(EXACT)))
 def test_any_view_by_the_reference(view: tuple[Tensor, tuple[int, ...]], what: str) -> None:
     x, dims = view
@@ -101,8 +101,8 @@ def test_over_nothing(route: Route) -> None:
     x = torch.empty(3, 0, 4, device=route.device)
     for name in ("sum", "mean", "var", "norm", "logsumexp"):
         found = getattr(ops, name)(x, 1, impl=route.impl)
-        exact = EXACT[name](x, dim=1) if name != "norm" else torch.zeros(3, 4)
-        torch.testing.assert_close(found.cpu(), exact.cpu(), equal_nan=True)
+        exact = {"mean": torch.nan, "var": torch.nan, "logsumexp": -torch.inf}.get(name, 0.0)
+        torch.testing.assert_close(found.cpu(), torch.full((3, 4), exact), equal_nan=True)
         assert getattr(ops, name)(x, 0, impl=route.impl).shape == (0, 4)
     assert ops.sum(x, impl=route.impl) == 0
     assert ops.softmax(x, 1, impl=route.impl).shape == x.shape
