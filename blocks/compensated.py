@@ -116,20 +116,17 @@ def power_of_two(exponent):
 
 
 @triton.jit
-def row_sum(x):
-    """Sum over the columns of a tile, with the rounding error of every column kept.
-
-    The tile is split, without error, into a high part on a grid so coarse that any order of adding
-    it up is exact, and a low part at most 2**-22 * N times as large, summed plainly. Only built-in
-    reductions are used: a `tl.reduce` over (total, error) tuples does not lower for Ascend.
+def extract(x):
+    """Split a tile, without error, into high parts that add up exactly in any order, and the rest.
 
     Args:
         x: [M, N] fp32, N <= 2**20.
 
     Returns:
-        (total, comp): [M] fp32. total + comp is off from the exact sum by at most
-        N**3 * 2**-46 * max(abs(x)). A row with an inf or NaN, or one so large that
-        2 * N * max(abs(x)) reaches 2**127, gives the plain sum and comp = 0.
+        (high, low, exact): [M, N], [M, N] fp32 and [M] bool. high + low == x. Where exact, every
+        partial sum of a row's high parts is an fp32 number, and low is at most 2**-22 * N times the
+        row's largest number. Not exact: the largest number is so large that 2 * N times it reaches
+        2**127. A NaN or inf makes its low part NaN.
 
     Source: Rump, Ogita, Oishi, SIAM J. Sci. Comput. 31 (2008), 189-224, ExtractVector.
     """
@@ -139,8 +136,28 @@ def row_sum(x):
     exponent = (bound.to(tl.int32, bitcast=True) >> 23).to(tl.float32) - 126.0
     grid = power_of_two(exponent)[:, None]  # [M, 1]
     high = (grid + x) - grid
+    # 2**127 is the last grid
+    return high, x - high, exponent <= 127.0
+
+
+@triton.jit
+def row_sum(x):
+    """Sum over the columns of a tile, with the rounding error of every column kept.
+
+    The high parts of an extraction are added without error, the low ones plainly. Only built-in
+    reductions are used: a `tl.reduce` over (total, error) tuples does not lower for Ascend.
+
+    Args:
+        x: [M, N] fp32, N <= 2**20.
+
+    Returns:
+        (total, comp): [M] fp32. total + comp is off from the exact sum by at most
+        N**3 * 2**-46 * max(abs(x)). A row with an inf or NaN, or one so large that
+        2 * N * max(abs(x)) reaches 2**127, gives the plain sum and comp = 0.
+    """
+    high, low, exact = extract(x)
     total = tl.sum(high, axis=1)
-    comp = tl.sum(x - high, axis=1)
-    # 2**127 is the last grid; a NaN or inf in the row shows in comp
-    exact = (exponent <= 127.0) & (tl.abs(comp) < INF)
+    comp = tl.sum(low, axis=1)
+    # a NaN or inf in the row shows in comp
+    exact = exact & (tl.abs(comp) < INF)
     return tl.where(exact, total, tl.sum(x, axis=1)), tl.where(exact, comp, 0.0)

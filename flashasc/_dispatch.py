@@ -45,6 +45,28 @@ class Plan(Generic[Config]):
         return f"{where}: {self.reason}; {tile}, {loop} ({self.config.source})"
 
 
+@dataclass(frozen=True)
+class ReductionPlan:
+    """How a reduction is computed."""
+
+    route: Routes
+    target: Target | None = None
+    """What the kernel is compiled for; None for the reference."""
+
+
+def plan_reduction(device: torch.device, dtype: torch.dtype, impl: Impl) -> ReductionPlan:
+    """Choose the route and the target of a reduction, by the rules of attention.
+
+    An explicit `impl` is never replaced by another one.
+
+    Raises:
+        NotImplementedError: the kernel does not compute in this dtype.
+        ImportError: the kernel is needed and no fitting Triton is installed.
+    """
+    route, _reason = _route(device, dtype, impl, None)
+    return ReductionPlan(route, None if route == "reference" else target_of(device))
+
+
 def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan[TileConfig]:
     """Choose the route, the target and the tile for a call.
 

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent / "blocks"))
 import compensated_kernels
 import gemm_kernels
 import layout_kernels
+import reduce_kernels
 import scores_kernels
 import softmax_kernels
 
@@ -65,6 +66,17 @@ BLOCK_CASES: dict[str, BlockCase] = {
     "soft_cap": _case(scores_kernels.cap_kernel, {"N": 256}, cap="fp32"),
     "distance": _case(scores_kernels.distance_kernel, {"M": 32, "N": 64}),
     "add_sink": _case(scores_kernels.sink_kernel, {**_STATE, "WHOLE": True, "NATURAL": False}),
+}
+BLOCK_CASES |= {
+    "sum2_add": _case(reduce_kernels.sum2_kernel, {"N": 256}),
+    "row_sum2": _case(reduce_kernels.row_sum2_kernel, {"M": 16, "N": 256}),
+    "extract": _case(reduce_kernels.extract_kernel, {"M": 16, "N": 256}),
+    "accumulate": _case(reduce_kernels.lanes_kernel, {"M": 8, "N": 256, "METHOD": "sum2"}),
+    "tile_reductions": _case(
+        reduce_kernels.tile_kernel, {"M": 8, "N": 64, "METHOD": "kahan"}, count="fp32", eps="fp32"
+    ),
+    "scale_of": _case(reduce_kernels.scales_kernel, {"N": 256}),
+    "corrected_spread": _case(reduce_kernels.spread_kernel, {"N": 256}, count="fp32"),
 }
 for _spread in ("full", "columns", "rows", "one"):
     BLOCK_CASES[f"load_spread-{_spread}"] = _case(

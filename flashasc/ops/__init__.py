@@ -1,5 +1,21 @@
-"""Operators on top of the blocks: matrix products whose error does not grow with K."""
+"""Operators beside attention whose long sums keep their digits."""
 
+from .norms import layer_norm, rms_norm, softmax
 from .products import bmm, linear, matmul
+from .reductions import amax, amin, logsumexp, mean, norm, sum, var
 
-__all__ = ["bmm", "linear", "matmul"]
+__all__ = [
+    "amax",
+    "amin",
+    "bmm",
+    "layer_norm",
+    "linear",
+    "logsumexp",
+    "matmul",
+    "mean",
+    "norm",
+    "rms_norm",
+    "softmax",
+    "sum",
+    "var",
+]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from .._configs.compensation import PRODUCT_FROM
+from .._configs.compensation import PRODUCT_LENGTH
 from .._dispatch import Impl, plan_gemm
 from .._gemm_problem import Activation, GemmProblem, Product, gemm_problem
 
@@ -31,7 +31,7 @@ class _Call(NamedTuple):
     residual: Tensor | None
     activation: Activation | None
     compensated: bool | None
-    """None: from K = PRODUCT_FROM on."""
+    """None: from K = PRODUCT_LENGTH on."""
     product: Product
     out_dtype: torch.dtype
     impl: Impl
@@ -40,7 +40,7 @@ class _Call(NamedTuple):
         """The facts of the call."""
         compensated = self.compensated
         if compensated is None:
-            compensated = self.a.shape[-1] >= PRODUCT_FROM
+            compensated = self.a.shape[-1] >= PRODUCT_LENGTH
         return gemm_problem(*self[:5], compensated, self.product, self.out_dtype)
 
 

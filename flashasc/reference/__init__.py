@@ -14,6 +14,7 @@ from . import backward, forward, packed
 from .backward import Gradients, Needs
 from .gemm import gemm
 from .products import full_precision_products, working_dtype
+from .reductions import max_rows, sum_rows
 from .scores import KEYS_PER_TILE, SCORES_PER_TILE
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "attention_bwd",
     "attention_fwd",
     "gemm",
+    "max_rows",
+    "sum_rows",
     "working_dtype",
 ]
 

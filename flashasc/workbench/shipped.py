@@ -215,11 +215,20 @@ def rows_of(arch: str) -> list[TileConfig]:
     Raises:
         ValueError: an unknown processor.
     """
-    generation = _GENERATION[family(arch)]
+    generation = generation_of(arch)
     named = {name for row in ascend.TILES for name in row.targets}
     serving = ascend.SAME_MEMORIES.get(arch, arch)
     serving = serving if serving in named else generation
     return [row for row in ascend.TILES if serving in row.targets]
+
+
+def generation_of(arch: str) -> str:
+    """The first processor of a processor's generation.
+
+    Raises:
+        ValueError: an unknown processor.
+    """
+    return _GENERATION[family(arch)]
 
 
 def full_name(target: str) -> str:

@@ -38,6 +38,21 @@ COMPENSATED: dict[str, Sequence[Arguments]] = {
     "test_row_sum_falls_back_to_the_plain_sum": [()],
     "test_row_sum": [(64,)],
 }
+ACCURATE: dict[str, Sequence[Arguments]] = {
+    "test_an_addition_loses_twice_u_squared": [()],
+    "test_infinities_and_the_end_of_the_range_leave_no_error": [()],
+    "test_row_sum2": [(64,)],
+    "test_row_sum2_falls_back_to_the_plain_sum": [()],
+}
+REDUCE: dict[str, Sequence[Arguments]] = {
+    "test_sum2_is_right_to_the_last_digit": [()],
+    "test_a_compensated_sum_of_lanes_keeps_kahans_bound": [()],
+    "test_scales_and_pivots": [()],
+    "test_a_corrected_spread": [()],
+    "test_reductions_within_a_tile": [("kahan",)],
+    "test_what_is_not_finite_within_a_tile": [()],
+    "test_a_norm_overflows_only_where_it_must": [()],
+}
 GEMM: dict[str, Sequence[Arguments]] = {
     "test_rounded_away": [()],
     "test_a_sum_starts_from_its_compensation": [()],
@@ -86,6 +101,8 @@ TESTS = {
     "splits.py": {"test_block_splits": SPLITS},
     "activations.py": {"test_block_splits": SPLITS},
     "layout.py": {"test_block_gemm_tile": TILES},
+    "accurate.py": {"test_block_accurate": ACCURATE},
+    "reduce.py": {"test_block_reduce": REDUCE},
     "softmax.py": {
         "test_block_softmax": STEPS,
         "test_block_update_variants": UPDATES,

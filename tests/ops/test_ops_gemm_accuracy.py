@@ -10,7 +10,7 @@ from gemm_routes import Route, prepare
 from torch import Tensor
 
 from flashasc import ops
-from flashasc._configs.compensation import PRODUCT_FROM
+from flashasc._configs.compensation import PRODUCT_LENGTH
 from flashasc.testing import (
     ill_conditioned_factors,
     normal_factors,
@@ -77,7 +77,7 @@ def test_16_bit_factors_keep_float32_sums(fast_gemm_route: Route) -> None:
     assert relative_error(wide.cpu(), exact) < limit * U
 
 
-@pytest.mark.parametrize("K, compensated", [(PRODUCT_FROM - 1, False), (PRODUCT_FROM, True)])
+@pytest.mark.parametrize("K, compensated", [(PRODUCT_LENGTH - 1, False), (PRODUCT_LENGTH, True)])
 def test_auto_compensates_from_the_threshold_on(K: int, compensated: bool) -> None:
     a, b = positive_factors(M, N, K)
     auto = ops.matmul(a, b)

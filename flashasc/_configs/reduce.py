@@ -1,0 +1,138 @@
+"""Tiles of the reductions, for both families of targets, and the constraints they meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .._target import Target
+from .ascend import A2_A3, A5, SAME_MEMORIES
+from .nvidia import _TARGETS as NVIDIA
+
+_ASCEND = A2_A3 + A5
+
+
+@dataclass(frozen=True)
+class ReduceConfig:
+    """One row of the table: a tile of rows and numbers of a row, and the schedule.
+
+    The choice depends on how a row lies and on its length alone, never on how many rows there are:
+    the bits of a row do not either.
+    """
+
+    targets: tuple[str, ...]
+    along: bool
+    """Serves rows whose numbers lie side by side; else numbers of many rows do."""
+    max_length: int | None
+    """Longest row served; None: any."""
+    block_m: int
+    """Rows of a tile."""
+    block_n: int
+    """Numbers of a row in a tile: as many sums are kept side by side."""
+    steps: int
+    """Tiles of a row that one program sums."""
+    source: str
+    """Where the row comes from: what was measured or compiled, and with which version."""
+    core_loop: bool = True
+    """One program a core, looping over tasks (NPU), instead of one program a task (GPU)."""
+    num_warps: int | None = None
+
+    def compiler_options(self) -> dict[str, int | bool]:
+        """Options of an upstream Triton launch; an Ascend compiler takes none of them."""
+        if self.num_warps is None:
+            return {}
+        # a fused multiply-add is not the number whose rounding error the next line computes
+        return {"num_warps": self.num_warps, "enable_fp_fusion": False}
+
+
+_COMPILED = "every use compiles for the three targets with bishengir-compile 1.2.0; not run"
+_PLANNED = "compiles with Triton 3.6.0; not measured yet"
+
+REDUCE = (
+    ReduceConfig(_ASCEND, True, 128, 16, 128, 16, _COMPILED),
+    ReduceConfig(_ASCEND, True, None, 2, 1024, 64, _COMPILED),
+    ReduceConfig(_ASCEND, False, None, 128, 16, 64, _COMPILED),
+    ReduceConfig(NVIDIA, True, 128, 32, 128, 16, _PLANNED, core_loop=False, num_warps=4),
+    ReduceConfig(NVIDIA, True, 1024, 4, 1024, 16, _PLANNED, core_loop=False, num_warps=8),
+    ReduceConfig(NVIDIA, True, None, 1, 4096, 32, _PLANNED, core_loop=False, num_warps=8),
+    ReduceConfig(NVIDIA, False, None, 128, 32, 64, _PLANNED, core_loop=False, num_warps=8),
+)
+"""Reductions to one number a row."""
+
+
+@dataclass(frozen=True)
+class NormalizeConfig:
+    """Tiles of what writes as much as it reads: softmax and the norms."""
+
+    targets: tuple[str, ...]
+    max_tile: int
+    """Numbers of a tile: a row of at most so many is read once, and lies in one tile."""
+    source: str
+    core_loop: bool = True
+    num_warps: dict[int, int] | None = None
+    """Warps by the numbers of a row in a tile; the first entry that is large enough counts."""
+
+    def block_n(self, length: int) -> int:
+        """Numbers of a row in a tile: a power of two."""
+        return min(max(16, 1 << (length - 1).bit_length()), self.max_tile)
+
+    def block_m(self, length: int) -> int:
+        """Rows of a tile."""
+        return max(1, min(64, self.max_tile // 4 // self.block_n(length)))
+
+    def compiler_options(self, length: int) -> dict[str, int | bool]:
+        """Options of an upstream Triton launch; an Ascend compiler takes none of them."""
+        if self.num_warps is None:
+            return {}
+        block = self.block_n(length)
+        warps = next(count for size, count in self.num_warps.items() if block <= size)
+        return {"num_warps": warps, "enable_fp_fusion": False}
+
+
+NORMALIZE = (
+    NormalizeConfig(_ASCEND, 4096, _COMPILED),
+    NormalizeConfig(
+        NVIDIA,
+        16384,
+        _PLANNED,
+        core_loop=False,
+        num_warps={2048: 4, 8192: 8, 16384: 16},
+    ),
+)
+"""Softmax, rms_norm and layer_norm."""
+
+
+def choose_reduce(target: Target, along: bool, length: int) -> ReduceConfig:
+    """The first row of the table that serves rows of this kind.
+
+    Raises:
+        NotImplementedError: no row for this target.
+    """
+    for row in REDUCE:
+        fits = row.max_length is None or length <= row.max_length
+        if _arch(target) in row.targets and row.along == along and fits:
+            return row
+    raise _no_table(target)
+
+
+def choose_normalize(target: Target) -> NormalizeConfig:
+    """The row of the table that serves a target.
+
+    Raises:
+        NotImplementedError: no row for this target.
+    """
+    for row in NORMALIZE:
+        if _arch(target) in row.targets:
+            return row
+    raise _no_table(target)
+
+
+def _arch(target: Target) -> str:
+    return SAME_MEMORIES.get(target.arch, target.arch)
+
+
+def _no_table(target: Target) -> NotImplementedError:
+    known = sorted({arch for row in REDUCE for arch in row.targets})
+    return NotImplementedError(
+        f"flashasc has no tiles of reductions for {target.arch}; it has for {', '.join(known)}. "
+        'Use impl="reference", which is plain PyTorch'
+    )

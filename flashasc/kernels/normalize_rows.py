@@ -1,0 +1,114 @@
+"""Rows brought to a common scale: softmax, RMS norm and layer norm.
+
+A row that lies in one tile is read once, and what it is divided by comes from the tile. A longer
+row's comes from reductions before, and the tiles of a row are then tasks of their own.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from blocks.constants import NEG_INF
+from blocks.layout import advance, load_spread, store_block
+from blocks.masking import within
+from blocks.reduce import normalised, row_moments, row_softmax, square_sum, weights_over
+
+
+@triton.jit
+def _normalize_task(
+    task, x_ptr, out_ptr, weight_ptr, bias_ptr, first_ptr, second_ptr,
+    stride_xo, stride_xm, stride_xn, stride_oo, stride_om, stride_on,
+    rows, numbers, tiles_m, tiles_n, eps,
+    MODE: tl.constexpr, METHOD: tl.constexpr, GIVEN: tl.constexpr, WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Write one tile: task = row tile * tiles_n + tile of the row."""
+    tile_m = task // tiles_n
+    start_n = task % tiles_n * BLOCK_N
+    outer = tile_m // tiles_m
+    start_m = tile_m % tiles_m * BLOCK_M
+    x_ptr = advance(x_ptr, outer, stride_xo)
+    x = load_spread(
+        x_ptr, start_m, rows, start_n, numbers, stride_xm, stride_xn, "full",
+        BLOCK_M, BLOCK_N, WIDE,
+    ).to(tl.float32)  # [BLOCK_M, BLOCK_N]  # fmt: skip
+    inside = within(start_n + tl.arange(0, BLOCK_N), numbers)[None, :]
+    if GIVEN:
+        first = load_spread(
+            advance(first_ptr, outer, rows), start_m, rows, 0, 1, 1, 1, "rows", BLOCK_M, 1, False
+        )  # [BLOCK_M, 1]
+        second = load_spread(
+            advance(second_ptr, outer, rows), start_m, rows, 0, 1, 1, 1, "rows", BLOCK_M, 1, False
+        )  # [BLOCK_M, 1]
+    if MODE == "softmax":
+        if GIVEN:
+            y = weights_over(x, first, second)
+        else:
+            y = row_softmax(tl.where(inside, x, NEG_INF), METHOD)
+    else:
+        # an int that is known to be 1 is no tensor
+        count = numbers * 1.0
+        if GIVEN:
+            mean = first
+            mean_square = second
+        elif MODE == "layer_norm":
+            row_mean, spread = row_moments(x, inside, count, METHOD)
+            mean = row_mean[:, None]
+            mean_square = (spread / count)[:, None]
+        else:
+            mean_square = (square_sum(x, METHOD) / count)[:, None]
+            mean = tl.zeros_like(mean_square)
+        y = normalised(x, mean, mean_square, eps, MODE == "layer_norm")
+        if WEIGHT:
+            y = y * load_spread(
+                weight_ptr, 0, 1, start_n, numbers, 0, 1, "columns", BLOCK_M, BLOCK_N, False
+            ).to(tl.float32)
+        if BIAS:
+            y = y + load_spread(
+                bias_ptr, 0, 1, start_n, numbers, 0, 1, "columns", BLOCK_M, BLOCK_N, False
+            ).to(tl.float32)
+    out_ptr = advance(out_ptr, outer, stride_oo)
+    store_block(out_ptr, y, start_m, rows, start_n, numbers, stride_om, stride_on, WIDE)
+
+
+# counts are not worth a compilation each; whether a row's length is a multiple of 16 is
+@triton.jit(do_not_specialize=["rows", "tiles_m", "tiles_n", "tasks"])
+def normalize_kernel(
+    x_ptr, out_ptr, weight_ptr, bias_ptr, first_ptr, second_ptr,
+    stride_xo, stride_xm, stride_xn, stride_oo, stride_om, stride_on,
+    rows, numbers, tiles_m, tiles_n, tasks, eps,
+    MODE: tl.constexpr, METHOD: tl.constexpr, GIVEN: tl.constexpr, WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDE: tl.constexpr,
+    CORE_LOOP: tl.constexpr,
+):  # fmt: skip
+    """Normalise rows, [outer, rows] of them, of `numbers` numbers each.
+
+    Args:
+        x_ptr, out_ptr: fp16, bf16 or fp32; strides in elements: rows' outer and inner, numbers'.
+        weight_ptr, bias_ptr: [numbers], contiguous, any float dtype.
+        first_ptr, second_ptr: fp32, a number a row: for softmax the largest score and the sum of
+            weights, for the norms the mean and the mean square (of x - mean for a layer norm).
+        eps: fp32, added to the mean square.
+        MODE: "softmax", "rms_norm" or "layer_norm".
+        METHOD: how sums within a tile are kept: "plain", "kahan" or "sum2".
+        GIVEN: take first_ptr and second_ptr; otherwise a row lies in one tile.
+        WEIGHT, BIAS: multiply by the weight, add the bias.
+        WIDE: see `blocks.layout.tile_offsets`.
+        CORE_LOOP: one program per core, which loops over the tasks (NPU).
+    """
+    if CORE_LOOP:
+        for task in range(tl.program_id(0), tasks, tl.num_programs(0)):
+            _normalize_task(
+                task, x_ptr, out_ptr, weight_ptr, bias_ptr, first_ptr, second_ptr,
+                stride_xo, stride_xm, stride_xn, stride_oo, stride_om, stride_on,
+                rows, numbers, tiles_m, tiles_n, eps,
+                MODE, METHOD, GIVEN, WEIGHT, BIAS, BLOCK_M, BLOCK_N, WIDE,
+            )  # fmt: skip
+    else:
+        _normalize_task(
+            tl.program_id(0), x_ptr, out_ptr, weight_ptr, bias_ptr, first_ptr, second_ptr,
+            stride_xo, stride_xm, stride_xn, stride_oo, stride_om, stride_on,
+            rows, numbers, tiles_m, tiles_n, eps,
+            MODE, METHOD, GIVEN, WEIGHT, BIAS, BLOCK_M, BLOCK_N, WIDE,
+        )  # fmt: skip
