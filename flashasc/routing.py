@@ -101,8 +101,8 @@ def route_sdpa(
     outermost has ended. The function in `torch.nn.functional` is replaced for the whole process, so
     calls in other threads are routed while any block is open: by the one that was opened last.
     That is what recomputation in a backward pass needs, which runs in autograd's threads; keep the
-    backward of a checkpointed model in the block. PyTorch's fused paths of `nn.MultiheadAttention`
-    and `nn.TransformerEncoderLayer` in eval, which pass the function by, are switched off meanwhile.
+    backward of a checkpointed model in the block. The fused paths of `nn.MultiheadAttention` and
+    `nn.TransformerEncoderLayer` in eval, which pass the function by, are switched off meanwhile.
 
     Not reached: code that holds the function itself (`from torch.nn.functional import ...` before
     the block), what `torch.compile` compiled before it, and attention that is no call of this

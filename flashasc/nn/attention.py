@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -95,7 +96,9 @@ class Attention(torch.nn.Module):
         Raises:
             As `flashasc.attention`.
         """
-        return attention(
+        # the overloads of attention take literals
+        compute: Callable[..., Any] = attention
+        return compute(
             q,
             k,
             v,
@@ -108,7 +111,7 @@ class Attention(torch.nn.Module):
             max_seqlen_q=max_seqlen_q,
             max_seqlen_k=max_seqlen_k,
             kv_lens=kv_lens,
-            return_lse=return_lse,  # type: ignore[call-overload]  # overloads take literals
+            return_lse=return_lse,
             **self.options,
         )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -84,7 +82,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         self.__dict__["_constructing"] = value
 
     def _reset_parameters(self) -> None:
-        self._qkv_same_embed_dim = self.in_proj_weight is not None
+        self._qkv_same_embed_dim = self._parameters["in_proj_weight"] is not None
         super()._reset_parameters()
         del self.__dict__["_constructing"]
 
@@ -208,8 +206,12 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v, [N, length, heads, head_dim] each."""
-        if self.in_proj_weight is None:
-            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        if self._parameters["in_proj_weight"] is None:
+            weights: tuple[Tensor, ...] = (
+                self.q_proj_weight,
+                self.k_proj_weight,
+                self.v_proj_weight,
+            )
         else:
             weights = self.in_proj_weight.chunk(3)
         bias = self.in_proj_bias
@@ -224,10 +226,10 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _add_keys(self, k: Tensor, v: Tensor, masks: Masks) -> tuple[Tensor, Tensor, Masks]:
         """Keys and values with those of `add_bias_kv` and `add_zero_attn` behind them."""
         shape = (k.shape[0], 1, self.num_heads, self.head_dim)
-        more: list[tuple[Any, Any]] = []
+        more: list[tuple[Tensor, Tensor]] = []
         if self.bias_k is not None and self.bias_v is not None:
             one = (1, 1, self.num_heads, self.head_dim)
-            more.append(tuple(x.view(one).expand(shape) for x in (self.bias_k, self.bias_v)))
+            more.append((self.bias_k.view(one).expand(shape), self.bias_v.view(one).expand(shape)))
         if self.add_zero_attn:
             more.append((k.new_zeros(shape), v.new_zeros(shape)))
         for key, value in more:

@@ -60,7 +60,7 @@ class RotaryEmbedding(torch.nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         # half() and the like must not round the tables
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.tables.dtype != torch.float32:
             self.tables = self._made().to(self.tables.device)
         return self

@@ -50,12 +50,11 @@ def register(
         ) from error
     # Transformers reads such parts of a name as its own implementations of that kind: it asks for a
     # FlashAttention package, or takes another kernel without a word
-    parts = [part for part in ("flash", "sdpa", "flex", "eager", "paged", "/") if part in name]
-    if parts or not name:
+    taken = ("flash", "sdpa", "flex", "eager", "paged", "/")
+    if not name or any(part in name for part in taken):
         raise ValueError(
-            f"name must not be empty nor contain {' or '.join(map(repr, parts)) or 'nothing'}, by "
-            f"which Transformers knows implementations of its own; got {name!r}. The default is "
-            "'asc_attention'"
+            f"name must not be empty nor contain any of {taken}, by which Transformers knows "
+            f"implementations of its own; got {name!r}. The default is 'asc_attention'"
         )
     forward = functools.partial(attention_forward, precision=precision, impl=impl)
     AttentionInterface.register(name, forward)

@@ -116,7 +116,7 @@ def _padded(
     # One query is the last of all. Of several, without a mask, the first is: either there are as
     # many keys, or a static cache holds room for later ones behind those of these queries.
     causal = causal and queries > 1
-    return attention(
+    out: Tensor = attention(
         *(x.transpose(1, 2) for x in (query, key, value)),
         layout="BSND",
         causal=causal,
@@ -126,6 +126,7 @@ def _padded(
         bias=bias,
         **call,
     )
+    return out
 
 
 def _packed(
@@ -140,7 +141,7 @@ def _packed(
     """[1, tokens, Hq, D] of packed sequences, whose masks are their lengths."""
     longest = [None if x is None else int(x) for x in packed[2:]]
     keys = key.shape[2] if longest[1] is None else longest[1]
-    out = attention(
+    out: Tensor = attention(
         *(x[0].transpose(0, 1) for x in (query, key, value)),
         layout="TND",
         causal=causal,
