@@ -20,6 +20,9 @@ def replace_attention(
         model: any module that contains some, such as `torch.nn.Transformer`.
         precision, impl: as for `flashasc.attention`.
 
+    A `torch.nn.TransformerEncoder` goes on with padded tensors where it would have made nested ones
+    of them in eval: its output is then not 0 at padding.
+
     Returns:
         The names of the modules that were replaced. Modules of a subclass are not: what they add is
         not known.
@@ -58,4 +61,8 @@ def replace_attention(
     for name, module in found.items():
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, new[id(module)])
+    for module in model.modules():
+        if isinstance(module, torch.nn.TransformerEncoder):
+            # decided when it was made, for PyTorch's fused layers
+            module.use_nested_tensor = False
     return list(found)
