@@ -1,4 +1,4 @@
-"""`flashasc.nn.MultiheadAttention` where people have PyTorch's: layers, copies, files, processes."""
+"""`flashasc.nn.MultiheadAttention` where PyTorch's is used: layers, copies, files, processes."""
 
 from __future__ import annotations
 
