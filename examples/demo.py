@@ -22,6 +22,7 @@ from torch import Tensor
 
 import _smollm2
 import flashasc
+from flashasc.integrations import transformers as asc
 
 TEXT = Path(__file__).with_name("alice.txt")
 NEW_TOKENS = 24
@@ -52,7 +53,7 @@ def language_model() -> None:
     """Let SmolLM2 read a text and go on with it, its attention computed in three ways."""
     with console.status("loading SmolLM2-135M"):
         model, tokenizer = _smollm2.load()
-        kernel = _smollm2.register()
+        kernel = asc.register(impl="triton")
     tokens = tokenizer(TEXT.read_text(), return_tensors="pt").input_ids
     console.print(
         "[bold]SmolLM2-135M reads the opening of Alice in Wonderland[/] "

@@ -1,8 +1,18 @@
 """Fused attention for Ascend NPUs, in Triton, whose accuracy does not fall with the sequence."""
 
+from . import nn
 from .attention import attention
 from .inspection import check, explain
+from .routing import route_sdpa
+from .sdpa import scaled_dot_product_attention
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["attention", "check", "explain"]
+__all__ = [
+    "attention",
+    "check",
+    "explain",
+    "nn",
+    "route_sdpa",
+    "scaled_dot_product_attention",
+]

@@ -62,3 +62,21 @@ def _ascend() -> Target:
     return Target(
         "ascend", driver.active.get_current_target().arch, driver.active.utils.get_aicore_num()
     )
+
+
+def devices() -> list[tuple[str, str]]:
+    """(device, what it is) for the CPU and every accelerator that PyTorch sees here.
+
+    Asks the drivers, so it may start them; importing anything does not.
+    """
+    found = [("cpu", f"stands for {target_of(torch.device('cpu')).arch}")]
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        size = properties.total_memory / 2**30
+        kind = f"compute capability {properties.major}.{properties.minor}, {size:.0f} GiB"
+        found.append((f"cuda:{index}", f"{properties.name}, {kind}"))
+    # there once torch_npu is imported
+    npu = getattr(torch, "npu", None)
+    for index in range(npu.device_count() if npu is not None else 0):
+        found.append((f"npu:{index}", npu.get_device_name(index)))
+    return found

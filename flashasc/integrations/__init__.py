@@ -1,0 +1,1 @@
+"""Other libraries' attention on flashasc: import the one you need by name."""

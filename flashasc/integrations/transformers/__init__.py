@@ -1,0 +1,64 @@
+"""`attn_implementation="asc_attention"` in Hugging Face Transformers.
+
+    from flashasc.integrations import transformers as asc
+
+    asc.register()
+    model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="asc_attention")
+
+or `model.set_attn_implementation(asc.register())` for a model that is there.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from ..._dispatch import Impl
+from ..._problem import Precision
+from .forward import attention_forward
+
+__all__ = ["attention_forward", "register"]
+
+
+def register(
+    name: str = "asc_attention",
+    *,
+    precision: Precision = "compensated",
+    impl: Impl = "auto",
+) -> str:
+    """Make flashasc's attention known to Transformers, and the masks it takes.
+
+    Args:
+        name: what to call it. Registering a name again replaces what it stood for.
+        precision, impl: as for `flashasc.attention`; registered under several names, several of
+            them can be compared.
+
+    Returns:
+        The name, for `attn_implementation=` and `set_attn_implementation`.
+
+    Raises:
+        ImportError: Transformers is not installed, or too old.
+        ValueError: the name is taken by Transformers, or contains "flash", "sdpa" or "flex".
+    """
+    try:
+        from transformers import AttentionInterface
+        from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+    except ImportError as error:
+        raise ImportError(
+            "flashasc.integrations.transformers needs Transformers 5 or newer; "
+            "run: pip install 'flashasc[hf]'",
+            name="transformers",
+        ) from error
+    # Transformers reads such parts of a name as its own implementations of that kind: it asks for a
+    # FlashAttention package, or takes another kernel without a word
+    taken = ("flash", "sdpa", "flex", "eager", "paged", "/")
+    if not name or any(part in name for part in taken):
+        raise ValueError(
+            f"name must not be empty nor contain any of {taken}, by which Transformers knows "
+            f"implementations of its own; got {name!r}. The default is 'asc_attention'"
+        )
+    forward = functools.partial(attention_forward, precision=precision, impl=impl)
+    AttentionInterface.register(name, forward)
+    # Without a mask function of its own a name gets no masks at all: padding and windows would be
+    # dropped. This one returns None where causality alone says everything.
+    AttentionMaskInterface.register(name, sdpa_mask)
+    return name
