@@ -1,7 +1,7 @@
-"""`python -m flashasc ascend ...`: what the Ascend compiler makes of kernels, without an NPU.
+"""`python -m flashasc ...`: what the Ascend compiler makes of kernels; how results compare.
 
-Exit status: 0 all well, 1 something does not fit or a lint found something, 2 a wrong call or a
-missing package.
+Exit status: 0 all well, 1 something does not fit, a lint found something or results differ, 2 a
+wrong call or a missing package.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import typer
 
 from flashasc.workbench.asked import asked_cases, asked_targets, checked, explain, print_json
 from flashasc.workbench.checks import require_toolchain
+from flashasc.workbench.cli_compare import compare_command
 from flashasc.workbench.cli_estimate import estimate_command
 from flashasc.workbench.cli_tiles import tiles_command
 from flashasc.workbench.console import print_table, usage_errors
@@ -35,6 +36,7 @@ ascend = typer.Typer(
     no_args_is_help=True, help="What the Ascend compiler makes of kernels, without an NPU."
 )
 app.add_typer(ascend, name="ascend")
+app.command("compare")(compare_command)
 ascend.command("estimate")(estimate_command)
 ascend.command("tiles")(tiles_command)
 
