@@ -16,6 +16,7 @@ _MOST_FLIPS = 16
 _LARGE = 16
 # a pattern has to explain so many elements, and so large a share of those in its box
 _LEAST, _SHARE = 8, 0.99
+_MOST_FITTED = 1 << 21
 # so many errors have one sign by chance once in a million tensors
 _LEANING = 100
 
@@ -83,9 +84,9 @@ def _unwritten(
 
 
 def _flipped(actual: Tensor, expected: Tensor, bad: Tensor, rtol: float, atol: float) -> str | None:
-    places = bad.nonzero()
-    if len(places) > _MOST_FLIPS or actual.dtype == torch.bool:
+    if int(bad.sum()) > _MOST_FLIPS or actual.dtype == torch.bool:
         return None
+    places = bad.nonzero()
     words = []
     for place in places.tolist():
         bit = _bit(actual[tuple(place)], expected[tuple(place)], exact=rtol == atol == 0)
@@ -145,10 +146,13 @@ def _offset_or_scale(
     """One number added, or multiplied by, over the box of the mismatches."""
     if int(bad.sum()) < _LEAST or not actual.is_floating_point():
         return None
-    box = bounding_box(bad)
-    a, e = actual[box].double(), expected[box].double()
+    box = bounding_box(bad) if bad.dim() else ()
+    # of very many elements a few million, evenly spread, tell as much
+    step = max(1, bad[box].numel() // _MOST_FITTED)
+    a, e, off = (x[box].reshape(-1)[::step] for x in (actual, expected, bad))
+    a, e = a.double(), e.double()
     finite = a.isfinite() & e.isfinite()
-    a, e, before = a[finite], e[finite], (~bad[box])[finite].double().mean().item()
+    a, e, before = a[finite], e[finite], (~off)[finite].double().mean().item()
     if a.numel() < _LEAST:
         return None
     if rtol == atol == 0:

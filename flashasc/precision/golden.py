@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,8 @@ def golden(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What a function returns when everything in it is float64.
 
     Args:
-        fn: any function of tensors that computes in the dtype of what it is given.
+        fn: any function of tensors that computes in the dtype of what it is given; of a module a
+            copy in float64 is called.
         *args, **kwargs: its arguments, in the dtype that the result to be judged came from.
             Floating tensors, also nested ones, are converted to float64, and floating dtypes
             become `torch.float64`; integers, bool and the rest stay.
@@ -28,8 +30,9 @@ def golden(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     For attention see `golden_attention`.
     """
-    with torch.no_grad():
-        result = fn(*pytree.tree_map(_widen, args), **pytree.tree_map(_widen, kwargs))
+    if isinstance(fn, torch.nn.Module):
+        fn = copy.deepcopy(fn).double()
+    result = fn(*pytree.tree_map(_widen, args), **pytree.tree_map(_widen, kwargs))
     for path, leaf in pytree.tree_flatten_with_path(result)[0]:
         if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dtype != torch.float64:
             where = pytree.keystr(path)

@@ -28,7 +28,7 @@ def leaves(tree: Any, name: str) -> dict[str, Tensor]:
         if isinstance(leaf, Tensor):
             found[where] = leaf.detach()
         elif isinstance(leaf, np.ndarray | np.generic | bool | int | float):
-            found[where] = torch.as_tensor(np.asarray(leaf))
+            found[where] = torch.from_numpy(np.array(leaf))
         else:
             raise TypeError(
                 f"{name}{where}: expected a tensor, an array or a number, got {type(leaf).__name__}"

@@ -100,14 +100,17 @@ class Tally:
         self._all += actual.numel()
         self._right += int(((a == rounded) | (a.isnan() & rounded.isnan())).sum())
         finite = a.isfinite() & exact.isfinite()
-        a, exact = a[finite], exact[finite]
+        if not bool(finite.all()):
+            a, exact = a[finite], exact[finite]
         self._count += a.numel()
         if not a.numel():
             return
         error, size = a - exact, exact.abs()
         distance = error.abs()
         small = (size < self._small_value) | (size == 0)
-        relative = distance[~small] / size[~small]
+        large = ~small
+        few = bool(small.any())
+        relative = distance[large] / size[large] if few else distance / size
         units = distance / unit_in_last_place(exact, self._dtype)
         self._small += int(small.sum())
         self._below += int((error < 0).sum())
@@ -115,7 +118,7 @@ class Tally:
         for name, values in (
             ("abs", distance),
             ("relative", relative),
-            ("small", distance[small]),
+            ("small", distance[small] if few else distance[:0]),
             ("ulps", units),
         ):
             if values.numel():

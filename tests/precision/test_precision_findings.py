@@ -59,6 +59,22 @@ def test_two_rows_of_one_head_swapped(dtype: torch.dtype) -> None:
     assert found[1] == "misplaced along axis 2: [5] and [40] are swapped"
 
 
+@settings(max_examples=40)
+@given(data=st.data(), dtype=st.sampled_from(DTYPES), axis=st.integers(0, 2))
+def test_any_two_blocks_swapped(data: st.DataObject, dtype: torch.dtype, axis: int) -> None:
+    shape = data.draw(st.tuples(*(st.integers(2, 12) for _ in range(3))), label="shape")
+    length = data.draw(st.integers(1, shape[axis] // 2), label="length")
+    first = data.draw(st.integers(0, shape[axis] - 2 * length), label="first")
+    second = data.draw(st.integers(first + length, shape[axis] - length), label="second")
+    expected = clean(dtype, shape)
+    actual = expected.clone()
+    actual.narrow(axis, first, length).copy_(expected.narrow(axis, second, length))
+    actual.narrow(axis, second, length).copy_(expected.narrow(axis, first, length))
+    a, b = (f"[{i}:{i + length}]" if length > 1 else f"[{i}]" for i in (first, second))
+    found = compare(actual, expected, strict=True).findings
+    assert f"misplaced along axis {axis}: {a} and {b} are swapped" in found
+
+
 def test_heads_swapped() -> None:
     def plant(x: Tensor) -> None:
         x[:, [0, 3]] = x[:, [3, 0]]

@@ -146,6 +146,10 @@ def test_golden() -> None:
     exact, same = golden(operator, {"x": x}, i, dtype=torch.float16)  # type: ignore[misc]
     assert torch.equal(exact, x.double() @ x.double())
     assert same is i
+    layer = torch.nn.Linear(4, 3).bfloat16()
+    weights = [p.double() for p in layer.parameters()]
+    assert torch.allclose(golden(layer, x), x.double() @ weights[0].T + weights[1])
+    assert layer.weight.dtype == torch.bfloat16
     with pytest.raises(ValueError, match=r"fn: its result\[0\] is torch.float32 for float64"):
         golden(lambda x: (x.float(),), x)
 
