@@ -87,6 +87,9 @@ def test_infinities(dtype: torch.dtype) -> None:
     for wrong in ([3.0, -inf, 1.0], [-inf, -inf, 1.0], [inf, -inf, inf], [math.nan, -inf, 1.0]):
         with pytest.raises(AssertionError, match="1 of 3"):
             compare_precision(torch.tensor(wrong, dtype=dtype), ref, rtol=0.5, atol=0.5)
+    # equal infinities are not the worst, though their difference is NaN
+    with pytest.raises(AssertionError, match=r"worst at \(2,\)"):
+        compare_precision(torch.tensor([inf, -inf, 2.0], dtype=dtype), ref)
 
 
 def test_what_is_named_in_a_failure() -> None:

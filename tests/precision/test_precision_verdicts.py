@@ -90,6 +90,16 @@ def test_a_level_informs_without_a_small_value_threshold() -> None:
     assert not compare(ours, theirs, golden=GOLDEN, level="L1", small_value=0.1, **LOOSE).ok
 
 
+def test_with_a_level_the_single_standard_informs() -> None:
+    """Two alike that are both far off: the ratios are 1, and no level is missed."""
+    ours, theirs = pair([100, 0, 0, 0], [100, 0, 0, 0])
+    options: dict[str, Any] = {"golden": GOLDEN, "small_value": 0.1, **LOOSE}
+    report = compare(ours, theirs, level="L2", **options)
+    check = report.tensors[0].check("single standard: MERE")
+    assert (check.passed, check.gates, report.ok) == (False, False, True)
+    assert not compare(ours, theirs, **options).ok
+
+
 def test_the_tightest_level_reached_is_told() -> None:
     for error, level in ((1.0, "L2"), (1.25, "L1"), (1.75, "L0"), (100.0, "L0")):
         ours, theirs = pair([error, 0, 0, 0], [1, 0, 0, 0])
