@@ -44,7 +44,7 @@ class Environment:
 ENVIRONMENTS = {
     "main": Environment(
         folder=".venv",
-        extras="offline,hf,test,bench",
+        extras="offline,hf,precision,test,bench",
         constraints="constraints.txt",
         triton="triton-ascend",
         triton_kind="ascend",

@@ -23,7 +23,7 @@ def main() -> None:
             return
         print(
             f"the command line needs {package}, which is not installed; "
-            "run: pip install 'flashasc[offline]'",
+            "run: pip install 'flashasc[offline]', or 'flashasc[precision]' for compare alone",
             file=sys.stderr,
         )
         sys.exit(2)

@@ -56,6 +56,7 @@ def test_requirements(metadata: email.message.Message) -> None:
         "hf": {"transformers", "accelerate", "gguf"},
         "test": {"pytest", "hypothesis", "hatchling", "ruff", "mypy"},
         "bench": {"pytest-benchmark", "matplotlib", "rich"},
+        "precision": {"typer", "rich", "matplotlib", "jinja2"},
     }
     assert set(str(metadata["Requires-Python"]).split(",")) == {">=3.10", "<3.14"}
 

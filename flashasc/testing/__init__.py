@@ -11,18 +11,9 @@ For this package's tests and benchmarks, and for checking an attention of your o
 Everything is seeded, plain PyTorch, dense (O(Sq * Sk) memory) and runs on any device.
 """
 
-from .accuracy import (
-    TOLERANCES,
-    Tolerance,
-    assert_accurate,
-    eager_attention,
-    error_budget,
-    exact_attention,
-    relative_error,
-    round_once,
-    share_correctly_rounded,
-    ulps,
-)
+from ..precision.rounding import relative_error, round_once, share_correctly_rounded, ulps
+from ..precision.tolerances import TOLERANCES, Tolerance
+from .accuracy import assert_accurate, eager_attention, error_budget, exact_attention
 from .eager import Result
 from .inputs import (
     INPUTS,

@@ -1,30 +1,14 @@
-"""How right is right: exact attention, error budgets, and the tolerances of this package."""
+"""How right is right: exact attention, and the error budgets of this package."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .eager import Options, Result, dense
-
-
-class Tolerance(NamedTuple):
-    """Accept where |actual - expected| <= atol + rtol * |expected|."""
-
-    rtol: float
-    atol: float
-
-
-TOLERANCES = {
-    torch.float32: Tolerance(1e-5, 1e-5),
-    torch.float16: Tolerance(1e-3, 1e-3),
-    torch.bfloat16: Tolerance(5e-3, 5e-3),
-}
-"""Loose comparison with another library's result, by output dtype; see `assert_accurate` for the
-strict one."""
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Result:
@@ -122,56 +106,6 @@ def assert_accurate(
     budget = error_budget(exact.lse[seen], eager.lse[seen], lse.dtype, least=4.0)
     assert lse.shape == exact.lse.shape, f"lse: shape {tuple(lse.shape)}"
     _within("lse", lse[seen], exact.lse[seen], budget)
-
-
-def relative_error(out: Tensor, exact: Tensor) -> float:
-    """Norm of the error over the norm of the exact result."""
-    return float((out.double() - exact).norm() / exact.norm())
-
-
-def round_once(exact: Tensor, dtype: torch.dtype) -> Tensor:
-    """float64 values correctly rounded to `dtype`.
-
-    `Tensor.to` goes from float64 to 16 bits through float32, and rounds twice. Here the step to
-    float32 rounds to odd, which keeps the second one right (Boldo, Melquiond, 2008).
-    """
-    if dtype in (torch.float32, torch.float64):
-        return exact.to(dtype)
-    single = exact.to(torch.float32)
-    inexact = single.double() != exact
-    too_large = single.double().abs() > exact.abs()
-    truncated = torch.where(too_large, torch.nextafter(single, torch.zeros_like(single)), single)
-    odd = (truncated.view(torch.int32) | inexact.to(torch.int32)).view(torch.float32)
-    return torch.where(exact.isnan(), single, odd).to(dtype)
-
-
-def share_correctly_rounded(out: Tensor, exact: Tensor) -> float:
-    """Share of the elements of `out` that are the float64 result, correctly rounded.
-
-    Args:
-        out: [...] float16, bfloat16 or float32.
-        exact: [...] float64.
-
-    Returns:
-        Between 0 and 1.
-    """
-    return float((out == round_once(exact, out.dtype)).double().mean())
-
-
-def ulps(out: Tensor, exact: Tensor) -> Tensor:
-    """How many units in the last place of the exact result each element is off.
-
-    Args:
-        out: [...] float16, bfloat16 or float32.
-        exact: [...] float64.
-
-    Returns:
-        [...] float64.
-    """
-    info = torch.finfo(out.dtype)
-    exponent = exact.abs().clamp(min=info.smallest_normal).frexp().exponent
-    unit = torch.ldexp(torch.full_like(exact, info.eps), exponent - 1)
-    return (out.double() - exact).abs() / unit
 
 
 def _product_in_order(a: Tensor, b: Tensor) -> Tensor:

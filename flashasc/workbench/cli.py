@@ -1,7 +1,7 @@
-"""`python -m flashasc info`, and `ascend ...`: what the Ascend compiler makes of kernels.
+"""`python -m flashasc`: what is here, what the Ascend compiler makes of kernels, comparisons.
 
-Exit status: 0 all well, 1 something does not fit or a lint found something, 2 a wrong call or a
-missing package.
+Exit status: 0 all well, 1 something does not fit, a lint found something or results differ, 2 a
+wrong call or a missing package.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import typer
 
 from flashasc.workbench.asked import asked_cases, asked_targets, checked, explain, print_json
 from flashasc.workbench.checks import require_toolchain
+from flashasc.workbench.cli_compare import compare_command
 from flashasc.workbench.cli_estimate import estimate_command
 from flashasc.workbench.cli_info import info_command
 from flashasc.workbench.cli_tiles import tiles_command
@@ -37,6 +38,7 @@ ascend = typer.Typer(
 )
 app.add_typer(ascend, name="ascend")
 app.command("info")(info_command)
+app.command("compare")(compare_command)
 ascend.command("estimate")(estimate_command)
 ascend.command("tiles")(tiles_command)
 

@@ -6,7 +6,15 @@ import re
 
 from tests.conftest import ROOT
 
-PAGES = ("masks-and-alignment", "precision", "packed-and-padded", "edge-cases", "coming-from")
+PAGES = (
+    "masks-and-alignment",
+    "precision",
+    "packed-and-padded",
+    "edge-cases",
+    "coming-from",
+    "precision-toolkit",
+    "npu-and-gpu-disagree",
+)
 
 
 def text_of(page: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from bench.tables import TABLES, filled
+from flashasc.precision import Sweep
 from tests.conftest import ROOT
 from tests.docs.pages import PAGES, blocks, text_of
 
@@ -29,10 +30,30 @@ def test_snippets_run_in_order(page: str) -> None:
         assert blocks(page, "text") == [printed.getvalue()]
     else:
         assert not printed.getvalue()
+    if page == "npu-and-gpu-disagree":
+        (table,) = blocks(page, "text")
+        assert_measured(table, names["found"])
+
+
+def assert_measured(table: str, found: object) -> None:
+    """The sweep shown is the one measured, as far as machines may differ."""
+    assert isinstance(found, Sweep)
+    lines = table.splitlines()[1:]
+    assert len(lines) == len(found.rows) + len(found.names)
+    for line, row in zip(lines, found.rows):
+        name, length, relative, _, _, rounded, bad = line.split()
+        assert (name, int(length), int(bad)) == (row.name, row.length, row.non_finite)
+        assert float(relative) == pytest.approx(row.relative, rel=0.1)
+        assert float(rounded.rstrip("%")) / 100 == pytest.approx(row.correctly_rounded, abs=0.05)
 
 
 def test_pages_with_snippets() -> None:
-    assert SNIPPETS == ["precision", "packed-and-padded"]
+    assert SNIPPETS == [
+        "precision",
+        "packed-and-padded",
+        "precision-toolkit",
+        "npu-and-gpu-disagree",
+    ]
 
 
 def test_tables_are_the_results() -> None:
