@@ -8,9 +8,9 @@ How many times the error of plain float32 sums is that of compensated ones (posi
     kernel, as lowered for Ascend      11      27       58       57          19
 
 The kernel adds one product after the other, which no library does; the parts of a K above 32 768
-are summed apart, and a plain sum gains by it. Where short sums are added up in several lanes, as the
-reference's are and those within a GPU's tensor cores, compensation shows from about 4 096 on; below,
-a call does without what it costs.
+are summed apart, and a plain sum gains by it. Where short sums are added up in several lanes, as
+the reference's are and those within a GPU's tensor cores, compensation shows from about 4 096 on;
+below, a call does without what it costs.
 """
 
 from __future__ import annotations
