@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from gemm_routes import ROUTES, Route
+from gemm_routes import ROUTES, Route, prepare
 from torch import Tensor
 
 from flashasc import ops
@@ -190,3 +192,23 @@ A, B = torch.ones(3, 5), torch.ones(5, 4)
 def test_wrong_calls_say_what_is_wrong(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def test_an_epilogue_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any jit function of a tile can end the kernel, also after parts of K are added up."""
+    prepare("native-linalg", monkeypatch)
+    from flashasc._configs.gemm_ascend import TILES
+    from flashasc._gemm_problem import gemm_problem
+    from flashasc._target import target_of
+    from flashasc.kernels.gemm_launch import launch_gemm
+
+    row = next(r for r in TILES if r.compensated and r.dtype == torch.float32)
+    a, b = normals(9, 300, seed=1), normals(300, 7, seed=2)
+    epilogue = importlib.import_module("blocks.scores").tanh
+    for part_k in (row.part_k, 128):
+        out = torch.empty(9, 7)
+        launch_gemm(
+            a, b, None, None, out, gemm_problem(a, b, None, None, None, True, "ieee", a.dtype),
+            replace(row, part_k=part_k), target_of(a.device), "native", epilogue=epilogue,
+        )  # fmt: skip
+        torch.testing.assert_close(out, (a @ b).tanh(), rtol=1e-5, atol=1e-5)
