@@ -121,10 +121,10 @@ def plot(result: dict[str, Any], file: Path) -> None:
         axes.set_xlabel("K")
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("relative error against float64")
-    panels[0].legend(fontsize="small")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
     machine = ", ".join(f"{name} {value}" for name, value in result["machine"].items())
     figure.suptitle("Error of a float32 product against the length of its sums")
-    figure.text(0.5, -0.06, f"python -m bench.gemm_accuracy; {machine}", ha="center", fontsize=6)
+    figure.text(0.5, -0.04, machine, ha="center", fontsize=6)
     figure.savefig(file, dpi=120, bbox_inches="tight")
 
 

@@ -17,8 +17,8 @@ from blocks.layout import store_block
 from flashasc import native
 
 
-@triton.jit
-def gemm_kernel(
+@triton.jit  # type: ignore[untyped-decorator]
+def gemm_kernel(  # type: ignore[no-untyped-def]
     a_ptr, b_ptr, c_ptr, M, N, K,
     stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
     METHOD: tl.constexpr, BLOCK: tl.constexpr,

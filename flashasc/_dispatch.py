@@ -99,7 +99,8 @@ def plan_gemm(problem: GemmProblem, impl: Impl, *, in_pieces: bool) -> Plan[Gemm
     Args:
         problem: the facts of the call.
         impl: what was asked for.
-        in_pieces: of both factors, and a residual, the last stride or the one before it is 1.
+        in_pieces: of both factors the last stride or the one before it is 1, of a residual, as it
+            is broadcast, the last.
 
     Raises:
         NotImplementedError: the kernel cannot do this, or has no table for this device; or the
@@ -119,9 +120,9 @@ def plan_gemm(problem: GemmProblem, impl: Impl, *, in_pieces: bool) -> Plan[Gemm
     if route == "device" and target.family == "ascend" and not in_pieces:
         # gathered element by element, such a tile overflows the chip's buffers
         raise NotImplementedError(
-            f"the kernels for {target.arch} need matrices whose last stride, or the one before it, "
-            "is 1: rows or columns that lie in one piece. Make them so with .contiguous(), or use "
-            "impl='reference'"
+            f"the kernels for {target.arch} need factors whose last stride, or the one before it, "
+            "is 1, and a residual whose last stride is 1: rows or columns that lie in one piece. "
+            "Make them so with .contiguous(), or use impl='reference'"
         )
     return Plan(route, reason, target, choose_gemm(problem, target))
 

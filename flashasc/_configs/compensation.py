@@ -1,4 +1,17 @@
-"""From which length on `compensated="auto"` compensates a sum: the one place that says it."""
+"""From which length on `compensated="auto"` compensates a sum: the one place that says it.
+
+How many times the error of plain float32 sums is that of compensated ones (positive data; on a CPU,
+`python -m bench.gemm_accuracy`, bench/results/gemm_accuracy.json):
+
+    K                               1 024   4 096   16 384   65 536   1 048 576
+    reference, in PyTorch             1.0     1.5        3        7          32
+    kernel, as lowered for Ascend      11      27       58       57          19
+
+The kernel adds one product after the other, which no library does; the parts of a K above 32 768
+are summed apart, and a plain sum gains by it. Where short sums are added up in several lanes, as
+the reference's are and those within a GPU's tensor cores, compensation shows from about 4 096 on;
+below, a call does without what it costs.
+"""
 
 from __future__ import annotations
 

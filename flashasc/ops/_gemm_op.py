@@ -50,8 +50,10 @@ def gemm(*args: Any) -> Tensor:
     call = _Call(*args)
     a, b, bias, residual = call[:4]
     problem = call.problem()
-    in_pieces = all(1 in x.stride()[-2:] for x in (a, b, residual) if x is not None)
-    plan = plan_gemm(problem, call.impl, in_pieces=in_pieces)
+    pieces = [_step(x, -1) == 1 or _step(x, -2) == 1 for x in (a, b)]
+    if residual is not None:
+        pieces.append(_step(residual.expand(problem.shape), -1) == 1)
+    plan = plan_gemm(problem, call.impl, in_pieces=all(pieces))
     if plan.route == "reference":
         return reference.gemm(a, b, bias, residual, problem)
     from ..kernels.gemm_launch import launch_gemm
@@ -111,6 +113,11 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 gemm.register_autograd(_backward, setup_context=_save)
+
+
+def _step(x: Tensor, dim: int) -> int:
+    """Stride of a dimension; 1 where there is a single element along it."""
+    return 1 if x.shape[dim] == 1 else x.stride(dim)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from gemm_routes import Route
+from gemm_routes import ROUTES, Route, prepare
 from torch import Tensor
 
 from flashasc import ops
@@ -30,16 +32,22 @@ def assert_product(out: Tensor, a: Tensor, b: Tensor) -> None:
     assert ((out.cpu().double() - exact).abs() <= bound).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_a_ragged_batch(gemm_route: Route, dtype: torch.dtype) -> None:
+def ragged_batch(route: Route, dtype: torch.dtype) -> None:
     """Broadcast leading dimensions, transposed factors, no size a multiple of a tile."""
-    a = normals(3, 1, 70, 150, seed=1, dtype=dtype).to(gemm_route.device)
-    b = normals(1, 2, 140, 150, seed=2, dtype=dtype).to(gemm_route.device).mT
-    options: dict[str, Any] = {"compensated": True, "impl": gemm_route.impl}
-    assert_product(ops.matmul(a, b, **options), a.cpu(), b.cpu())
-    wide = ops.matmul(a, b, out_dtype=torch.float32, **options)
-    assert wide.dtype == torch.float32
-    assert_product(wide, a.cpu(), b.cpu())
+    a = normals(3, 1, 70, 150, seed=1, dtype=dtype)
+    b = normals(1, 2, 140, 150, seed=2, dtype=dtype).mT
+    out = ops.matmul(a.to(route.device), b.to(route.device), compensated=True, impl=route.impl)
+    assert out.dtype == dtype
+    assert_product(out, a, b)
+
+
+def test_a_ragged_batch(gemm_route: Route) -> None:
+    ragged_batch(gemm_route, torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_ragged_batch_of_16_bits(fast_gemm_route: Route, dtype: torch.dtype) -> None:
+    ragged_batch(fast_gemm_route, dtype)
 
 
 SHAPES = [
@@ -55,18 +63,25 @@ EMPTY = [
 ]
 
 
-@pytest.mark.parametrize("shapes", [*SHAPES, *EMPTY], ids=str)
-def test_shapes_are_those_of_torch(
-    fast_gemm_route: Route, shapes: tuple[tuple[int, ...], tuple[int, ...]]
-) -> None:
-    a, b = (normals(*shape, seed=i).to(fast_gemm_route.device) for i, shape in enumerate(shapes))
+def shapes_are_torchs(route: Route, *shapes: tuple[int, ...]) -> None:
+    a, b = (normals(*shape, seed=i).to(route.device) for i, shape in enumerate(shapes))
     expected = a @ b
-    out = ops.matmul(a, b, impl=fast_gemm_route.impl)
+    out = ops.matmul(a, b, impl=route.impl)
     assert out.shape == expected.shape and out.is_contiguous()
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
     # no product at all is a sum of nothing
     if 0 in a.shape[-1:]:
         assert (out == 0).all()
+
+
+@pytest.mark.parametrize("shapes", [*SHAPES, *EMPTY], ids=str)
+def test_shapes_are_those_of_torch(shapes: tuple[tuple[int, ...], ...]) -> None:
+    shapes_are_torchs(ROUTES["reference"], *shapes)
+
+
+@pytest.mark.parametrize("shapes", [SHAPES[0], SHAPES[5], *EMPTY[:2]], ids=str)
+def test_shapes_of_the_kernel(fast_gemm_route: Route, shapes: tuple[tuple[int, ...], ...]) -> None:
+    shapes_are_torchs(fast_gemm_route, *shapes)
 
 
 def test_any_strides(fast_gemm_route: Route) -> None:
@@ -94,10 +109,14 @@ def test_linear(fast_gemm_route: Route, activation: Any) -> None:
     }[activation](before) + residual.double()  # fmt: skip
     assert out.shape == (2, 9, 30)
     assert (out.double() - after).abs().max() < 1e-5
-    # rounded once: in 16 bits the result is the float32 one, rounded
-    half = [t.bfloat16() for t in (x, weight, bias, residual)]
+
+
+def test_a_16_bit_result_is_rounded_once(fast_gemm_route: Route) -> None:
+    x, weight = normals(9, 40, seed=1), normals(30, 40, seed=2)
+    bias, residual = normals(30, seed=3), normals(9, 30, seed=4)
+    half = [t.bfloat16().to(fast_gemm_route.device) for t in (x, weight, bias, residual)]
     options: dict[str, Any] = {
-        "activation": activation, "residual": half[3], "impl": fast_gemm_route.impl
+        "activation": "silu", "residual": half[3], "impl": fast_gemm_route.impl
     }  # fmt: skip
     once = ops.linear(*half[:3], **options)
     assert once.equal(ops.linear(*half[:3], out_dtype=torch.float32, **options).bfloat16())
@@ -173,3 +192,23 @@ A, B = torch.ones(3, 5), torch.ones(5, 4)
 def test_wrong_calls_say_what_is_wrong(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def test_an_epilogue_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any jit function of a tile can end the kernel, also after parts of K are added up."""
+    prepare("native-linalg", monkeypatch)
+    from flashasc._configs.gemm_ascend import TILES
+    from flashasc._gemm_problem import gemm_problem
+    from flashasc._target import target_of
+    from flashasc.kernels.gemm_launch import launch_gemm
+
+    row = next(r for r in TILES if r.compensated and r.dtype == torch.float32)
+    a, b = normals(9, 300, seed=1), normals(300, 7, seed=2)
+    epilogue = importlib.import_module("blocks.scores").tanh
+    for part_k in (row.part_k, 128):
+        out = torch.empty(9, 7)
+        launch_gemm(
+            a, b, None, None, out, gemm_problem(a, b, None, None, None, True, "ieee", a.dtype),
+            replace(row, part_k=part_k), target_of(a.device), "native", epilogue=epilogue,
+        )  # fmt: skip
+        torch.testing.assert_close(out, (a @ b).tanh(), rtol=1e-5, atol=1e-5)
