@@ -51,7 +51,7 @@ def estimate_command(
     workers: Workers = None,
     no_cache: NoCache = False,
 ) -> None:
-    """Estimate the time of every shipped kernel, or one of yours. On paper: nothing is run.
+    """Estimate the time of attention as shipped, or a kernel of yours. On paper: nothing is run.
 
     The model, and how far off it is where rates are published: docs/ascend-cost-model.md.
     """
@@ -59,7 +59,9 @@ def estimate_command(
         problem = _problem(kernel, queries, keys, heads, batch, causal)
         targets = asked_targets(target)
         tools = require_toolchain(targets)
-        cases = asked_cases(kernel, signature, const, grid, targets, dtype, precision, head_dim)
+        cases = asked_cases(
+            kernel, signature, const, grid, targets, dtype, precision, head_dim, reductions=False
+        )
         if problem:
             cases = [case for case in cases if _is_whole(case, causal)]
         verdicts = checked(cases, timeout=timeout, workers=workers, cache=not no_cache)
