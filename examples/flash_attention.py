@@ -3,7 +3,7 @@
 python examples/flash_attention.py runs it on a GPU, or natively on the CPU.
 """
 
-# mypy: allow-untyped-defs, allow-untyped-decorators
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 import torch
 import triton
 import triton.language as tl

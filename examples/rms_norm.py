@@ -3,7 +3,7 @@
 python examples/rms_norm.py runs it on a GPU, or natively on the CPU as lowered for an Ascend NPU.
 """
 
-# mypy: allow-untyped-defs, allow-untyped-decorators
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 import torch
 import triton
 import triton.language as tl

@@ -4,7 +4,7 @@ out = sum over keys of sigmoid(q . k / sqrt(D) - log(Sk)) v (Ramapuram et al., a
 python examples/sigmoid_attention.py runs it on a GPU, or natively on the CPU.
 """
 
-# mypy: allow-untyped-defs, allow-untyped-decorators
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 import math
 
 import torch
