@@ -24,7 +24,7 @@ from flashasc.testing import ulps
 
 from .machine import facts
 
-LENGTHS = tuple(1 << bits for bits in range(10, 21, 2))
+LENGTHS = tuple(1 << bits for bits in range(6, 21, 2))
 CONDITIONS = tuple(10.0**k for k in range(1, 8))
 ROWS = 8
 _CANCELLING = 1 << 16

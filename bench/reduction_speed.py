@@ -169,7 +169,7 @@ def _seconds(run: Callable[[], Tensor]) -> float:
         end.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end) / 1e3)
-    return sorted(times)[len(times) // 2]
+    return float(sorted(times)[len(times) // 2])
 
 
 if __name__ == "__main__":

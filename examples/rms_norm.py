@@ -3,6 +3,7 @@
 python examples/rms_norm.py runs it on a GPU, or natively on the CPU as lowered for an Ascend NPU.
 """
 
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 import torch
 import triton
 import triton.language as tl
@@ -13,7 +14,7 @@ from blocks.reduce import accumulate, normalised, row_total
 
 
 @triton.jit
-def rms_norm_kernel(  # type: ignore[no-untyped-def]
+def rms_norm_kernel(
     x_ptr, weight_ptr, out_ptr, rows, numbers, eps, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):
     """Normalise rows [program_id * BLOCK_M, ...) of a contiguous [rows, numbers]."""

@@ -4,6 +4,7 @@ out = sum over keys of sigmoid(q . k / sqrt(D) - log(Sk)) v (Ramapuram et al., a
 python examples/sigmoid_attention.py runs it on a GPU, or natively on the CPU.
 """
 
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 import math
 
 import torch
@@ -17,7 +18,7 @@ from blocks.masking import within
 
 
 @triton.jit
-def sigmoid_attention_kernel(  # type: ignore[no-untyped-def]
+def sigmoid_attention_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, Sq, Sk, scale, shift,
     D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip

@@ -54,17 +54,31 @@ class ReductionPlan:
     """What the kernel is compiled for; None for the reference."""
 
 
-def plan_reduction(device: torch.device, dtype: torch.dtype, impl: Impl) -> ReductionPlan:
+def plan_reduction(
+    device: torch.device, dtype: torch.dtype, impl: Impl, *, normalized: int = 0
+) -> ReductionPlan:
     """Choose the route and the target of a reduction, by the rules of attention.
 
     An explicit `impl` is never replaced by another one.
 
+    Args:
+        device, dtype: of the tensor.
+        impl: as asked for.
+        normalized: numbers of a row that is written as well as read.
+
     Raises:
-        NotImplementedError: the kernel does not compute in this dtype.
+        NotImplementedError: the kernel does not compute in this dtype, or such long rows.
         ImportError: the kernel is needed and no fitting Triton is installed.
     """
     route, _reason = _route(device, dtype, impl, None)
-    return ReductionPlan(route, None if route == "reference" else target_of(device))
+    if route == "reference":
+        return ReductionPlan(route)
+    if normalized >= 2**30:
+        raise NotImplementedError(
+            f"the kernels normalise rows of fewer than 2**30 numbers; got {normalized}. Use "
+            "impl='reference', which is plain PyTorch"
+        )
+    return ReductionPlan(route, target_of(device))
 
 
 def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan[TileConfig]:

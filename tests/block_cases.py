@@ -54,6 +54,9 @@ BLOCK_CASES: dict[str, BlockCase] = {
     "rounded_away": _case(gemm_kernels.rounded_away_kernel, {"N": 256}),
     "load_tile": _case(layout_kernels.load_kernel, {**_TILE, "CHECK_ROWS": True}),
     "store_tile": _case(layout_kernels.store_kernel, _TILE),
+    "store_block": _case(
+        layout_kernels.block_kernel, {"BLOCK_ROWS": 32, "BLOCK_COLS": 64, "WIDE": True}
+    ),
     "store_rows": _case(layout_kernels.rows_kernel, {"N": 64}),
     "masking": _case(layout_kernels.predicates_kernel, {"M": 32, "N": 64}),
     "key_range": _case(

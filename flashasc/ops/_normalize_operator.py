@@ -36,7 +36,8 @@ def normalize(
     out = x.new_empty(x.shape, dtype=out_dtype)
     if x.numel() == 0:
         return out
-    plan = plan_reduction(x.device, x.dtype, impl)
+    length = math.prod(x.shape[x.dim() - dims :])
+    plan = plan_reduction(x.device, x.dtype, impl, normalized=length)
     weight, bias = (None if t is None else t.contiguous().view(-1) for t in (weight, bias))
     if plan.target is None:
         _in_torch(x, weight, bias, mode, dims, eps, method, out)

@@ -44,7 +44,7 @@ def sum(
         x: [...] float16, bfloat16, float32 or float64; any strides.
         dim: what to reduce; None: all dimensions.
         keepdim: keep reduced dimensions with size 1.
-        compensated: "auto": compensated from 4096 numbers on, plain below. True: compensated
+        compensated: "auto": compensated from 1024 numbers on, plain below. True: compensated
             (Kahan): off by at most 2 ulp or so of the sum of magnitudes, whatever the length.
             "sum2": as if summed in twice the working precision: right to the last digit even where
             the sum is a millionth of the magnitudes. False: plain.

@@ -67,7 +67,8 @@ def _reduce_uses(every_use: bool) -> list[tuple[str, str, bool, bool]]:
         for method in get_args(Method)
         for raw in (False, True)
     ]
-    return largest + sums + [(of, "max", raw, raw) for of in get_args(Largest) for raw in (0, 1)]
+    flags = (False, True)
+    return largest + sums + [(of, "max", r, r) for of in get_args(Largest) for r in flags]
 
 
 def _normalize_uses(tile: NormalizeConfig, every_use: bool) -> list[tuple[str, str, int, bool]]:
@@ -75,12 +76,13 @@ def _normalize_uses(tile: NormalizeConfig, every_use: bool) -> list[tuple[str, s
     largest = [("layer_norm", "sum2", tile.max_tile, True)]
     if not every_use:
         return largest
-    return largest + [
+    others = [
         (mode, method, numbers, mode != "softmax")
         for mode in get_args(Mode)
         for method in get_args(Method)
         for numbers in (1, 1000, tile.max_tile, tile.max_tile + 16)
     ]
+    return largest + [use for use in others if use not in largest]
 
 
 def reduce_case(

@@ -71,6 +71,10 @@ def check_table(verdicts: Sequence[Verdict], *, each_use: bool = False) -> Table
 
 def _title(verdict: Verdict, *, each_use: bool) -> str:
     facts = verdict.case.facts
+    if "row" in facts:
+        title = f"{facts['operation']} {facts['dtype']} {facts['row']}"
+        title += f" {facts['block_m']}x{facts['block_n']}"
+        return f"{title}, {facts['use']}" if each_use else title
     if not all(name in facts for name in _ROW):
         return verdict.case.name
     title = (

@@ -41,7 +41,7 @@ COMPENSATED: dict[str, Sequence[Arguments]] = {
 ACCURATE: dict[str, Sequence[Arguments]] = {
     "test_an_addition_loses_twice_u_squared": [()],
     "test_infinities_and_the_end_of_the_range_leave_no_error": [()],
-    "test_row_sum2": [(64,)],
+    "test_row_sum2": [(1024,)],
     "test_row_sum2_falls_back_to_the_plain_sum": [()],
 }
 REDUCE: dict[str, Sequence[Arguments]] = {

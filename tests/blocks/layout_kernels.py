@@ -10,6 +10,7 @@ from blocks.layout import (
     load_spread,
     load_tile,
     sequence,
+    store_block,
     store_rows,
     store_tile,
     tile_offsets,
@@ -51,6 +52,19 @@ def store_kernel(
     """store_tile of x, [BLOCK_ROWS, BLOCK_COLS] fp32, contiguous."""
     at = tl.arange(0, BLOCK_ROWS)[:, None] * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
     store_tile(out_ptr, tl.load(x_ptr + at), row_start, row_end, stride_row, stride_col, COLS, WIDE)
+
+
+@triton.jit
+def block_kernel(
+    x_ptr, out_ptr, row_start, row_end, col_start, col_end, stride_row, stride_col,
+    BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """store_block of x, [BLOCK_ROWS, BLOCK_COLS] fp32, contiguous."""
+    at = tl.arange(0, BLOCK_ROWS)[:, None] * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
+    store_block(
+        out_ptr, tl.load(x_ptr + at), row_start, row_end, col_start, col_end,
+        stride_row, stride_col, WIDE,
+    )  # fmt: skip
 
 
 @triton.jit

@@ -157,10 +157,10 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "tl.where(finite, comp, 0.0)",
         "comp",
     ),
-    "row_sum2: one extraction less": (
+    "row_sum2: two extractions less": (
         "accurate.py",
         "tl.static_range(EXTRACTIONS - 1)",
-        "tl.static_range(EXTRACTIONS - 2)",
+        "tl.static_range(EXTRACTIONS - 3)",
     ),
     "row_sum2: no compensations": ("accurate.py", "row_sum(comp)", "row_sum(comp - comp)"),
     "row_sum2: no errors of the compensations": (

@@ -71,7 +71,10 @@ def cancelling(n: int) -> Tensor:
     """[16, n]: rows that cancel down to a millionth and less, and rows that do not."""
     rows = [ill_conditioned(n, 10.0**k, seed=k) for k in (1, 2, 3, 4, 5, 6, 6, 7, 9)]
     wide = normals(n, seed=30) * 2.0 ** (uniforms(n, seed=31) * 60 - 30)
-    rows += [uniforms(n, seed=32), normals(n, seed=33), wide, torch.zeros(n)]
+    # all roundings one way, in digits that each extraction leaves to the next
+    leftovers = torch.full((n,), 0.3 * 2.0**-6)
+    leftovers[0], leftovers[n // 2 :] = 1.0, 0.3 * 2.0**-14
+    rows += [uniforms(n, seed=32), leftovers, wide, torch.zeros(n)]
     rows += [1.0 - uniforms(n, seed=34) * 2.0**-20, torch.full((n,), LAST * 5)]
     rows.append((uniforms(n, seed=35) * 2 - 1) * 2.0**125 / n)
     return torch.stack(rows)
@@ -102,6 +105,8 @@ def test_row_sum2_falls_back_to_the_plain_sum(device: Device) -> None:
     acc[4] = 2.0**125
     # no sum overflows in any order, but there is no grid above 2 * n times the largest
     acc[5] = 1.7 * 2.0**120 * (1 - 2 * (torch.arange(64) % 2))
+    # nor where the sum itself is above the last grid
+    acc[6] = 1.5 * 2.0**121 * (1 + uniforms(64, seed=37) / 8)
     comp = torch.zeros_like(acc)
     outputs = {"total_ptr": (16,), "error_ptr": (16,)}
     args = {"acc_ptr": acc, "comp_ptr": comp}
@@ -109,9 +114,10 @@ def test_row_sum2_falls_back_to_the_plain_sum(device: Device) -> None:
     inf, nan = math.inf, math.nan
     for row, expected in enumerate([inf, -inf, nan, nan, inf, 0.0]):
         torch.testing.assert_close(total[row].item(), expected, equal_nan=True)
-    assert (error[:6] == 0).all()
+    assert (error[:7] == 0).all()
+    torch.testing.assert_close(total[6].double(), acc[6].double().sum(), rtol=64 * U, atol=0)
     torch.testing.assert_close(
-        total[6:].double() + error[6:], exact_sums(acc[6:]), rtol=1e-13, atol=0
+        total[7:].double() + error[7:], exact_sums(acc[7:]), rtol=1e-13, atol=0
     )
 
 

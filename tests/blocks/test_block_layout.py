@@ -15,6 +15,7 @@ from block_device import Device
 from hostile_numbers import normals
 from layout_kernels import (
     begin_kernel,
+    block_kernel,
     copy_kernel,
     load_kernel,
     offsets_kernel,
@@ -116,6 +117,26 @@ def test_a_store_writes_its_tile_and_nothing_else(
         }  # fmt: skip
         constants = {"COLS": cols, "BLOCK_ROWS": ROWS, "BLOCK_COLS": COLS, "WIDE": False}
         fast_device.launch(store_kernel, args, constants)
+        assert_same_bits(memory, expected)
+
+
+def test_a_block_is_stored_where_it_belongs_and_nothing_else(fast_device: Device) -> None:
+    rows, cols = 3 * ROWS, 3 * COLS
+    x = normals(ROWS, COLS).to(fast_device.place)
+    spans = [(0, 3, 0, 7), (16, 25, 64, 90), (30, 48, 5, 96), (16, 16, 0, 96), (0, 48, 40, 9)]
+    for (row, row_end, col, col_end), wide in itertools.product(spans, (False, True)):
+        view, memory = poisoned(fast_device, rows, cols, torch.bfloat16)
+        expected = memory.clone()
+        there = (max(min(ROWS, row_end - row), 0), max(min(COLS, col_end - col), 0))
+        inner = expected[20 + row :, 24 + col :][: there[0], : there[1]]
+        inner.copy_(x[: there[0], : there[1]])
+        args = {
+            "x_ptr": x, "out_ptr": view, "row_start": row, "row_end": row_end,
+            "col_start": col, "col_end": col_end,
+            "stride_row": view.stride(0), "stride_col": view.stride(1),
+        }  # fmt: skip
+        constants = {"BLOCK_ROWS": ROWS, "BLOCK_COLS": COLS, "WIDE": wide}
+        fast_device.launch(block_kernel, args, constants)
         assert_same_bits(memory, expected)
 
 
