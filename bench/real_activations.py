@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import flashasc
+from flashasc._problem import Precision
 from flashasc.testing import exact_attention, relative_error, share_correctly_rounded
 
 from .machine import facts
@@ -87,7 +88,7 @@ def measure(qkv: tuple[Tensor, Tensor, Tensor], keys: int, dtype: torch.dtype) -
     k, v = (x.repeat(1, 1, keys // x.shape[2], 1) for x in (k, v))
     exact = exact_attention(q, k, v).out
     results = {"SDPA": F.scaled_dot_product_attention(q, k, v, enable_gqa=True)}
-    levels = ("standard", "compensated", "high")
+    levels: tuple[Precision, ...] = ("standard", "compensated", "high")
     for precision in levels[: 2 if dtype == torch.float32 else 3]:
         results[precision] = flashasc.attention(q, k, v, precision=precision, impl="triton")
     record: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch.")}

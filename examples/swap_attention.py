@@ -30,7 +30,8 @@ class Block(torch.nn.Module):
             y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1)
         )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return x + self.out(y.transpose(1, 2).flatten(2))
+        out: Tensor = self.out(y.transpose(1, 2).flatten(2))
+        return x + out
 
 
 @torch.inference_mode()

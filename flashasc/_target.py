@@ -76,7 +76,6 @@ def devices() -> list[tuple[str, str]]:
         kind = f"compute capability {properties.major}.{properties.minor}, {size:.0f} GiB"
         found.append((f"cuda:{index}", f"{properties.name}, {kind}"))
     # there once torch_npu is imported
-    npu = getattr(torch, "npu", None)
-    for index in range(npu.device_count() if npu is not None else 0):
-        found.append((f"npu:{index}", npu.get_device_name(index)))
+    if npu := getattr(torch, "npu", None):
+        found += [(f"npu:{i}", npu.get_device_name(i)) for i in range(npu.device_count())]
     return found

@@ -1,7 +1,7 @@
 """From which length on `compensated="auto"` compensates a sum: the one place that says it.
 
-Products: how many times the error of plain float32 sums is that of compensated ones (positive data; on a CPU,
-`python -m bench.gemm_accuracy`, bench/results/gemm_accuracy.json):
+Products: how many times the error of plain float32 sums is that of compensated ones (positive data;
+on a CPU, `python -m bench.gemm_accuracy`, bench/results/gemm_accuracy.json):
 
     K                               1 024   4 096   16 384   65 536   1 048 576
     reference, in PyTorch             1.0     1.5        3        7          32

@@ -207,9 +207,9 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v, [N, length, heads, head_dim] each."""
         if self._parameters["in_proj_weight"] is None:
-            weights = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
+            weights: list[Tensor] = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
         else:
-            weights = list(self.in_proj_weight.chunk(3))
+            weights = [*self.in_proj_weight.chunk(3)]
         bias = self.in_proj_bias
         biases = (None, None, None) if bias is None else bias.chunk(3)
         projected = [

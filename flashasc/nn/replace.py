@@ -61,8 +61,8 @@ def replace_attention(
     for name, module in found.items():
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, new[id(module)])
-    for module in model.modules():
-        if isinstance(module, torch.nn.TransformerEncoder):
+    for container in model.modules():
+        if isinstance(container, torch.nn.TransformerEncoder):
             # decided when it was made, for PyTorch's fused layers
-            module.use_nested_tensor = False
+            container.use_nested_tensor = False
     return list(found)

@@ -11,6 +11,7 @@ PAGES = (
     "precision",
     "packed-and-padded",
     "edge-cases",
+    "models",
     "coming-from",
     "precision-toolkit",
     "npu-and-gpu-disagree",

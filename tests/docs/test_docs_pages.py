@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 
 import pytest
 import torch
 
+from bench.machine import RESULTS
+from bench.real_activations_table import table_of
 from bench.tables import TABLES, filled
 from flashasc.precision import Sweep
 from tests.conftest import ROOT
@@ -51,6 +54,7 @@ def test_pages_with_snippets() -> None:
     assert SNIPPETS == [
         "precision",
         "packed-and-padded",
+        "models",
         "precision-toolkit",
         "npu-and-gpu-disagree",
     ]
@@ -60,6 +64,11 @@ def test_tables_are_the_results() -> None:
     page = text_of("precision")
     assert sorted(re.findall(r"<!-- table: (\w+) -->", page)) == sorted(TABLES)
     assert filled(page) == page, "run: python -m bench.tables docs/precision.md"
+
+
+def test_errors_on_real_activations_are_the_results() -> None:
+    records = json.loads((RESULTS / "real_activations_cpu.json").read_text())["records"]
+    assert table_of(records) in text_of("models")
 
 
 @pytest.mark.parametrize("page", PAGES)
