@@ -1,7 +1,9 @@
-"""What changes a score before the softmax: capping, and a penalty on distance."""
+"""What changes a score before the softmax: its units, capping, and a penalty on distance."""
 
 import triton
 import triton.language as tl
+
+from .constants import INF, LARGEST, LN2, LN2_HIGH, LOG2E
 
 
 @triton.jit
@@ -40,6 +42,44 @@ def soft_cap(scores, cap):
         [M, N] fp32: cap * tanh(scores).
     """
     return tanh(scores) * cap
+
+
+@triton.jit
+def to_log2(x):
+    """Natural units to log2 units, where what is finite stays finite.
+
+    Args:
+        x: [...] fp32, natural units. Finite numbers beyond 2.3e38 in size count as that.
+
+    Returns:
+        [...] fp32, log2 units.
+    """
+    bounded = tl.minimum(tl.maximum(x, -LARGEST * LN2), LARGEST * LN2)
+    return tl.where(tl.abs(x) < INF, bounded, x) * LOG2E
+
+
+@triton.jit
+def log2_pair(x):
+    """Natural units to log2 units, as two numbers: rounded to one, a large x loses digits.
+
+    Relative to a row maximum of its own size what is lost shows: at 1000 it is 9e-5 of a weight.
+
+    Args:
+        x: [...] fp32, natural units. Finite numbers beyond 2.3e38 in size count as that.
+
+    Returns:
+        (near, rest): [...] fp32, log2 units. near has 12 bits, near + rest is x to about 2**-33,
+        relatively. rest is 0 where x is not finite.
+
+    Source: Cody, Waite, Software Manual for the Elementary Functions (1980): a constant in two
+    parts, whose product with a short number is exact.
+    """
+    product = to_log2(x)
+    short = (product.to(tl.int32, bitcast=True) & -4096).to(tl.float32, bitcast=True)
+    # both products but the last are exact, and so is the first difference
+    rest = ((x - short * LN2_HIGH) - short * (LN2 - LN2_HIGH)) * LOG2E
+    finite = tl.abs(x) < LARGEST * LN2
+    return tl.where(finite, short, product), tl.where(finite, rest, 0.0)
 
 
 @triton.jit

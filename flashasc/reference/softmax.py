@@ -21,6 +21,8 @@ class State:
         self.rounded = problem.dtype.itemsize == 2 and problem.precision != "high"
         self.compensated = problem.precision != "standard"
         self.separate_lse = self.compensated and self.rounded
+        # weights of float16 run up to 2**14, out of the subnormals' reach
+        self.drop = 14.0 if self.rounded and problem.dtype == torch.float16 else 0.0
         self.pivot = q_tile.new_full(rows, -math.inf)
         # (sum, compensation) pairs: of the weights as multiplied, as they were, and of the output
         self.row_sum = self.lse_sum = (q_tile.new_zeros(rows), q_tile.new_zeros(rows))
@@ -32,9 +34,9 @@ class State:
         candidate = scores.amax(-1)
         if not self.rounded:
             candidate = candidate.ceil_()
-        elif self.dtype == torch.float16:
+        elif self.drop:
             # not from 2**24 on: there the difference is rounded, and weights may exceed 65504
-            candidate = torch.where(candidate.abs() < 2.0**24, candidate - 14, candidate)
+            candidate = torch.where(candidate.abs() < 2.0**24, candidate - self.drop, candidate)
         pivot = torch.maximum(self.pivot, candidate)
         base = torch.where(pivot == -math.inf, 0.0, pivot)
         rescale = self.pivot - base
@@ -73,16 +75,41 @@ class State:
         divisor = self.row_sum[0] + self.row_sum[1]
         empty = divisor == 0
         total = self.lse_sum[0] + self.lse_sum[1] if self.separate_lse else divisor
-        lse = self.pivot * math.log(2.0) + torch.where(empty, 1.0, total).log()
+        # relative to what the pivot was lowered from: otherwise two numbers of about
+        # 14 * log(2) would cancel
+        total = torch.where(empty, 1.0, total) * 2.0**-self.drop
+        lse = (self.pivot + self.drop) * math.log(2.0) + total.log()
         lse = lse.masked_fill_(empty, -math.inf)
         if sinks is not None:
             # relative to the pivot, like the weights; where a sink dwarfs them all it is inf, and
             # the output 0
-            weight = torch.exp2(sinks * math.log2(math.e) - self.pivot)
+            near, rest = _log2_pair(sinks)
+            weight = torch.exp2((near - self.pivot) + rest)
             divisor = divisor + weight.masked_fill(empty, 0.0)
             lse = torch.logaddexp(lse, sinks)
         out = acc / torch.where(empty, 1.0, divisor)[..., None]
         return out.masked_fill_(empty[..., None], 0.0), lse
+
+
+def _log2_pair(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Natural units to log2 units, as near + rest: rounded to one number, a large x loses digits.
+
+    Its counterpart in the kernels is `blocks.scores.log2_pair`.
+    """
+    integers, low, factor = _SHORT[x.dtype]
+    product = x * math.log2(math.e)
+    near = product.view(integers).bitwise_and(-(1 << low)).view(x.dtype)
+    # near * factor is exact, and so is the difference
+    rest = (x - near * factor) - near * (math.log(2.0) - factor)
+    finite = product.isfinite()
+    return torch.where(finite, near, product), torch.where(finite, rest * math.log2(math.e), 0.0)
+
+
+_SHORT = {
+    torch.float32: (torch.int32, 12, math.floor(math.log(2.0) * 2.0**12) * 2.0**-12),
+    torch.float64: (torch.int64, 27, math.floor(math.log(2.0) * 2.0**26) * 2.0**-26),
+}
+"""Same-sized integers, how many last bits of a number to drop, and log(2) in the bits kept."""
 
 
 def _power_of_two(exponent: Tensor) -> Tensor:

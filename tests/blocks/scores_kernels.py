@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from softmax_kernels import load_state, store_state
 
-from blocks.scores import distance, soft_cap
+from blocks.scores import distance, log2_pair, soft_cap, to_log2
 from blocks.softmax import add_sink
 
 
@@ -27,18 +27,33 @@ def distance_kernel(out_ptr, row_start, key_start, diagonal, M: tl.constexpr, N:
 
 
 @triton.jit
+def log2_kernel(x_ptr, one_ptr, near_ptr, rest_ptr, N: tl.constexpr):
+    """to_log2 and log2_pair of [N]."""
+    offs = tl.arange(0, N)
+    x = tl.load(x_ptr + offs)
+    near, rest = log2_pair(x)
+    tl.store(one_ptr + offs, to_log2(x))
+    tl.store(near_ptr + offs, near)
+    tl.store(rest_ptr + offs, rest)
+
+
+@triton.jit
 def sink_kernel(
     rows_ptr, acc_ptr, comp_ptr, sink_ptr, out_rows_ptr, out_acc_ptr, out_comp_ptr,
-    M: tl.constexpr, Dv: tl.constexpr, WHOLE: tl.constexpr, NATURAL: tl.constexpr,
-    COMP_DTYPE: tl.constexpr,
+    M: tl.constexpr, Dv: tl.constexpr, WHOLE: tl.constexpr, LOWERED: tl.constexpr,
+    NATURAL: tl.constexpr, COMP_DTYPE: tl.constexpr,
 ):  # fmt: skip
-    """add_sink to a given state."""
+    """add_sink to a given state, of a sink in natural units."""
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = load_state(
         rows_ptr, acc_ptr, comp_ptr, M, Dv, COMP_DTYPE
     )
+    sink = tl.load(sink_ptr)
+    sink_rest = 0.0
+    if not NATURAL:
+        sink, sink_rest = log2_pair(sink)
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = add_sink(
-        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, tl.load(sink_ptr),
-        WHOLE, NATURAL,
+        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, sink, sink_rest,
+        WHOLE, LOWERED, NATURAL,
     )  # fmt: skip
     store_state(
         out_rows_ptr, out_acc_ptr, out_comp_ptr,
