@@ -13,8 +13,11 @@ LOG2E = tl.constexpr(math.log2(math.e))
 LN2 = tl.constexpr(math.log(2.0))
 """ln(2): multiply a log2-unit score by it to get natural-log units."""
 
-LN2_HIGH = tl.constexpr(math.floor(math.log(2.0) * 2.0**12) * 2.0**-12)
-"""The first 12 bits of ln(2): its product with a number of 12 bits is exact in fp32."""
+LN2_HIGH = tl.constexpr(177.0 / 256.0)
+"""The first 8 bits of ln(2): its product with a whole number below 2**16 is exact in fp32."""
+
+LN2_LOW = tl.constexpr(math.log(2.0) - 177.0 / 256.0)
+"""The rest of ln(2)."""
 
 INF = tl.constexpr(float("inf"))
 NEG_INF = tl.constexpr(float("-inf"))

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from .constants import INF, LARGEST, LN2, LN2_HIGH, LOG2E
+from .constants import INF, LARGEST, LN2, LN2_HIGH, LN2_LOW, LOG2E
 
 
 @triton.jit
@@ -59,27 +59,27 @@ def to_log2(x):
 
 
 @triton.jit
-def log2_pair(x):
-    """Natural units to log2 units, as two numbers: rounded to one, a large x loses digits.
+def above(x, pivot):
+    """How far natural scores lie above a pivot in log2 units, in natural units.
 
-    Relative to a row maximum of its own size what is lost shows: at 1000 it is 9e-5 of a weight.
+    Scores times log2(e) would be rounded once more, by 9e-5 of a weight at a score of 1000. Their
+    differences here are exact, and so is the pivot in natural units where it is a whole number
+    below 2**16.
 
     Args:
-        x: [...] fp32, natural units. Finite numbers beyond 2.3e38 in size count as that.
+        x: [...] fp32, natural units.
+        pivot: [...] fp32, log2 units; no x is more than 14 above it.
 
     Returns:
-        (near, rest): [...] fp32, log2 units. near has 12 bits, near + rest is x to about 2**-33,
-        relatively. rest is 0 where x is not finite.
+        [...] fp32, natural units: x - pivot * ln(2). At most 11 (exp(11) fits in fp16), which only
+        pivots of 2**24 and more reach, by their rounding.
 
     Source: Cody, Waite, Software Manual for the Elementary Functions (1980): a constant in two
-    parts, whose product with a short number is exact.
+    parts, the first so short that its product is exact.
     """
-    product = to_log2(x)
-    short = (product.to(tl.int32, bitcast=True) & -4096).to(tl.float32, bitcast=True)
-    # both products but the last are exact, and so is the first difference
-    rest = ((x - short * LN2_HIGH) - short * (LN2 - LN2_HIGH)) * LOG2E
-    finite = tl.abs(x) < LARGEST * LN2
-    return tl.where(finite, short, product), tl.where(finite, rest, 0.0)
+    distance = (x - pivot * LN2_HIGH) - pivot * LN2_LOW
+    # not tl.minimum, which may drop a NaN
+    return tl.where(distance > 11.0, 11.0, distance)
 
 
 @triton.jit

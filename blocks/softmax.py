@@ -2,8 +2,8 @@
 
 The state of a tile of query rows is seven tiles, in this order everywhere:
 
-    pivot                    [M]     in the scores' units; a score enters as the weight
-                                     exponential(score - pivot). -inf before the first finite score
+    pivot                    [M]     a score enters as the weight exponential(score - pivot); -inf
+                                     before the first finite score
     row_sum, row_sum_comp    [M]     sum of the weights as they were multiplied: the divisor
     lse_sum, lse_sum_comp    [M]     sum of the weights before rounding: for the log-sum-exp. Kept
                                      only where it differs from row_sum and is asked for
@@ -14,8 +14,9 @@ All fp32 but acc_comp, which may be kept in bf16: it carries only the bits below
 Between the folds of METHOD "segment" acc_comp also holds the products of the segment so far, and
 acc stays under the pivot of the last fold.
 
-Scores are in log2 units, or in natural ones where NATURAL: the Ascend compiler makes an exp2 out of
-an exp and a multiplication, so that there exp is the cheaper one.
+Scores are in log2 units, or in natural ones where NATURAL: what was added to them would be rounded
+once more in log2 units, and the Ascend compiler makes an exp2 out of an exp and a multiplication.
+Pivots have the scores' units, but a whole number is always one in log2 units.
 
 Which pivot: where the weights keep their digits (fp32 values, and SPLIT) it is a whole number, so
 that a rescale is an exact power of two and never rounds the accumulators; where they are rounded to
@@ -32,6 +33,7 @@ import triton.language as tl
 from .compensated import fold, kahan_add, merge, power_of_two
 from .constants import FP16_PIVOT_DROP, FP16_PIVOT_DROP_END, FP16_PIVOT_FACTOR, INF, LN2, NEG_INF
 from .gemm import accumulate_product, dot_add, rounded_away
+from .scores import above, to_log2
 
 
 @triton.jit
@@ -75,7 +77,7 @@ def pivot_of(top, WHOLE: tl.constexpr, LOWERED: tl.constexpr, NATURAL: tl.conste
         top: [M] fp32.
         WHOLE: a whole number, not below top.
         LOWERED: weights are kept in fp16: lower it by FP16_PIVOT_DROP.
-        NATURAL: the units of scores and pivots.
+        NATURAL: the units of top and pivot.
 
     Returns:
         [M] fp32.
@@ -164,7 +166,8 @@ def online_update(
         SPLIT: multiply 16-bit values by each weight as two numbers, so that it keeps 16 (bf16) or
             22 bits (fp16), and sum it unrounded; two products instead of one.
         WITH_LSE: keep lse_sum where it differs from row_sum.
-        NATURAL: the units of scores and pivots: natural or log2. fp32 values and SPLIT need log2.
+        NATURAL: the units of the scores: natural or log2. Pivots have them too, but for fp32 values
+            and SPLIT, where they are in log2 units.
         DOT_PRECISION: see `blocks.gemm.dot`.
 
     Returns:
@@ -186,10 +189,18 @@ def online_update(
     )
     WHOLE: tl.constexpr = SPLIT or values.dtype == tl.float32
 
-    candidate = pivot_of(tl.max(scores, axis=1), WHOLE, values.dtype == tl.float16, NATURAL)
-    pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE, NATURAL)
+    NATURAL_PIVOT: tl.constexpr = NATURAL and not WHOLE
 
-    weights = exponential(scores - base[:, None], NATURAL)  # [M, N]
+    top = tl.max(scores, axis=1)  # [M]
+    if NATURAL and WHOLE:
+        top = to_log2(top)
+    candidate = pivot_of(top, WHOLE, values.dtype == tl.float16, NATURAL_PIVOT)
+    pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE, NATURAL_PIVOT)
+
+    if NATURAL and WHOLE:
+        weights = tl.exp(above(scores, base[:, None]))  # [M, N]
+    else:
+        weights = exponential(scores - base[:, None], NATURAL)
     factors = weights.to(values.dtype)
     # all that is needed of the weights is read before the product: on Ascend it may overwrite its
     # left operand
@@ -302,7 +313,6 @@ def add_sink(
     acc,
     acc_comp,
     sink,
-    sink_rest,
     WHOLE: tl.constexpr,
     LOWERED: tl.constexpr,
     NATURAL: tl.constexpr,
@@ -313,21 +323,27 @@ def add_sink(
 
     Args:
         pivot ... acc_comp: the state, see the module's docstring.
-        sink, sink_rest: fp32, in the scores' units. The sink is their sum (see
-            `blocks.scores.log2_pair`; sink_rest is 0 where one number holds it). -inf changes
-            nothing; +inf leaves nothing to the keys.
+        sink: fp32, natural units. -inf changes nothing; +inf leaves nothing to the keys. Finite
+            ones beyond 2.3e38 in size count as that where pivots are in log2 units.
         WHOLE: the state's pivots are whole numbers.
         LOWERED: they are lowered by FP16_PIVOT_DROP: the values are fp16.
-        NATURAL: the units of sink and pivots.
+        NATURAL: the units of the pivots.
 
     Returns:
         The new state. The pivot may be raised to the sink.
     """
     sinks = tl.zeros_like(pivot) + sink  # [M]
-    candidate = pivot_of(sinks + sink_rest, WHOLE, LOWERED, NATURAL)
-    pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE, NATURAL)
+    top = sinks
+    if not NATURAL:
+        top = to_log2(sinks)
+    pivot, base, rescale = raise_pivot(
+        pivot, pivot_of(top, WHOLE, LOWERED, NATURAL), WHOLE, NATURAL
+    )
+    distance = sinks - base
+    if not NATURAL:
+        distance = above(sinks, base)
     # an infinite sink takes everything; inf - inf would make a NaN of it
-    weight = tl.where(sinks == INF, 1.0, exponential((sinks - base) + sink_rest, NATURAL))
+    weight = tl.where(sinks == INF, 1.0, tl.exp(distance))
     row_sum, row_sum_comp = kahan_add(row_sum * rescale, row_sum_comp * rescale, weight)
     lse_sum, lse_sum_comp = kahan_add(lse_sum * rescale, lse_sum_comp * rescale, weight)
     acc = acc * rescale[:, None]

@@ -8,7 +8,6 @@ import triton.language as tl
 from blocks.gemm import dot
 from blocks.layout import advance, clamped, load_tile, sequence, store_rows, store_tile
 from blocks.masking import key_range
-from blocks.scores import log2_pair
 from blocks.softmax import (
     add_sink,
     fold_segment,
@@ -49,7 +48,7 @@ def _attend_tile(
     scores = dot(q, tl.trans(k), DOT_PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     scores = adjusted(
         scores, bias_ptr, stride_bias_m, stride_bias_n, slope, cap,
-        start_m, start_n, Sq, end, offs_m, diagonal, BIAS, ALIBI, SOFTCAP, NATURAL, WIDE,
+        start_m, start_n, Sq, end, offs_m, diagonal, BIAS, ALIBI, SOFTCAP, WIDE,
     )  # fmt: skip
     if BAND == "always":
         scores = banded(scores, start_n, end, offs_m, first, last, BOUND_LEFT, BOUND_RIGHT)
@@ -72,8 +71,9 @@ def _attend_tile(
     if METHOD == "segment":
         # counted from key 0, so that the bits do not depend on where the visible keys begin
         if start_n // BLOCK_N % SEGMENT == SEGMENT - 1:
+            WHOLE: tl.constexpr = SPLIT or v.dtype == tl.float32
             acc, acc_comp = fold_segment(
-                acc, acc_comp, acc_pivot, pivot, SPLIT or v.dtype == tl.float32, NATURAL
+                acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL and not WHOLE
             )
             acc_pivot = pivot
     return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, acc_pivot
@@ -199,29 +199,26 @@ def _attention_fwd_tile(
         start_n = tl.maximum(end_n, start_n)
 
     WHOLE: tl.constexpr = SPLIT or v_ptr.dtype.element_ty == tl.float32
+    NATURAL_PIVOT: tl.constexpr = NATURAL and not WHOLE
     if METHOD == "segment":
-        acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
+        acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL_PIVOT)
     LOWERED: tl.constexpr = v_ptr.dtype.element_ty == tl.float16
     if SINKS:
         unseen = row_sum == 0.0
-        natural_sink = tl.load(advance(sinks_ptr, head, stride_sinks_h)).to(tl.float32)
-        sink = natural_sink
-        sink_rest = 0.0
-        if not NATURAL:
-            sink, sink_rest = log2_pair(natural_sink)
+        sink = tl.load(advance(sinks_ptr, head, stride_sinks_h)).to(tl.float32)
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = add_sink(
-            pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, sink, sink_rest,
-            WHOLE, LOWERED, NATURAL,
+            pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, sink,
+            WHOLE, LOWERED, NATURAL_PIVOT,
         )  # fmt: skip
     SEPARATE_LSE: tl.constexpr = (WITH_LSE and METHOD != "plain") and not WHOLE
     out, lse = online_finalize(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-        SEPARATE_LSE, LOWERED, NATURAL,
+        SEPARATE_LSE, LOWERED, NATURAL_PIVOT,
     )  # fmt: skip
     if SINKS:
         # a sink that log2 units cannot hold is nevertheless the least that a log-sum-exp can be,
         # and all of it in a row that saw nothing else
-        lse = tl.where(unseen | (lse < natural_sink), natural_sink, lse)
+        lse = tl.where(unseen | (lse < sink), sink, lse)
     store_tile(out_ptr, out, start_m, Sq, stride_om, stride_od, Dv, WIDE)
     if WITH_LSE:
         store_rows(lse_ptr, lse, start_m, Sq)

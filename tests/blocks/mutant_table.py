@@ -230,23 +230,23 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "add_sink: digits of the sink lost": (
         "softmax.py",
-        "exponential((sinks - base) + sink_rest, NATURAL)",
-        "exponential(sinks + sink_rest - base, NATURAL)",
+        "tl.exp(distance))",
+        "tl.exp2(top - base))",
     ),
     "add_sink: pivot not lowered": (
         "softmax.py",
-        "pivot_of(sinks + sink_rest, WHOLE, LOWERED, NATURAL)",
-        "pivot_of(sinks + sink_rest, WHOLE, False, NATURAL)",
+        "pivot_of(top, WHOLE, LOWERED, NATURAL), WHOLE",
+        "pivot_of(top, WHOLE, False, NATURAL), WHOLE",
     ),
-    "log2_pair: constant in one part": (
+    "above: constant in one part": (
         "scores.py",
-        "short * (LN2 - LN2_HIGH)",
-        "short * 0.0",
+        "(x - pivot * LN2_HIGH) - pivot * LN2_LOW",
+        "x - pivot * LN2",
     ),
-    "log2_pair: number of 24 bits": (
+    "above: no upper end": (
         "scores.py",
-        "& -4096",
-        "& -1",
+        "tl.where(distance > 11.0, 11.0, distance)",
+        "distance",
     ),
     "online_update: split weights summed rounded": (
         "softmax.py",

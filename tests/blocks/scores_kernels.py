@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from softmax_kernels import load_state, store_state
 
-from blocks.scores import distance, log2_pair, soft_cap, to_log2
+from blocks.scores import above, distance, soft_cap, to_log2
 from blocks.softmax import add_sink
 
 
@@ -27,14 +27,12 @@ def distance_kernel(out_ptr, row_start, key_start, diagonal, M: tl.constexpr, N:
 
 
 @triton.jit
-def log2_kernel(x_ptr, one_ptr, near_ptr, rest_ptr, N: tl.constexpr):
-    """to_log2 and log2_pair of [N]."""
+def log2_kernel(x_ptr, pivot_ptr, log2_ptr, above_ptr, N: tl.constexpr):
+    """to_log2 of [N], and how far it is above a pivot."""
     offs = tl.arange(0, N)
     x = tl.load(x_ptr + offs)
-    near, rest = log2_pair(x)
-    tl.store(one_ptr + offs, to_log2(x))
-    tl.store(near_ptr + offs, near)
-    tl.store(rest_ptr + offs, rest)
+    tl.store(log2_ptr + offs, to_log2(x))
+    tl.store(above_ptr + offs, above(x, tl.load(pivot_ptr + offs)))
 
 
 @triton.jit
@@ -47,12 +45,8 @@ def sink_kernel(
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = load_state(
         rows_ptr, acc_ptr, comp_ptr, M, Dv, COMP_DTYPE
     )
-    sink = tl.load(sink_ptr)
-    sink_rest = 0.0
-    if not NATURAL:
-        sink, sink_rest = log2_pair(sink)
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = add_sink(
-        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, sink, sink_rest,
+        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, tl.load(sink_ptr),
         WHOLE, LOWERED, NATURAL,
     )  # fmt: skip
     store_state(

@@ -234,10 +234,12 @@ def attend_part(
         )  # fmt: skip
         if METHOD == "segment":  # noqa: SIM102
             if start // N % SEGMENT == SEGMENT - 1:
-                acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
+                acc, acc_comp = fold_segment(
+                    acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL and not WHOLE
+                )
                 acc_pivot = pivot
     if METHOD == "segment":
-        acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
+        acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL and not WHOLE)
     return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp
 
 
@@ -265,7 +267,7 @@ def attend_kernel(
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_merge(
                 pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
                 pivot_b, row_sum_b, row_comp_b, lse_sum_b, lse_comp_b, acc_b, acc_comp_b,
-                WHOLE, NATURAL,
+                WHOLE, NATURAL and not WHOLE,
             )  # fmt: skip
     else:
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = attend_part(
@@ -276,7 +278,7 @@ def attend_kernel(
     LOWERED: tl.constexpr = values_ptr.dtype.element_ty == tl.float16
     out, lse = online_finalize(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-        SEPARATE_LSE, LOWERED, NATURAL,
+        SEPARATE_LSE, LOWERED, NATURAL and not WHOLE,
     )  # fmt: skip
     offs_m = tl.arange(0, M)
     tl.store(out_ptr + offs_m[:, None] * Dv + tl.arange(0, Dv)[None, :], out)

@@ -20,9 +20,14 @@ from flashasc.testing import error_budget, poisoned_memory
 from tests.fuzz.calls import CALLS_PER_MOULD, Call, draw
 from tests.fuzz.oracle import Expected, expected
 
-ROUTES = {"reference": "reference", "native": "triton"}
-_ORDERS = 24
-"""How often plain PyTorch may add up in another order before an error counts as ours."""
+ROUTES = {"reference": "reference", "native": "triton", "cuda": "triton"}
+_ORDERS = 4
+"""In how many orders plain PyTorch may add up before an error counts as ours.
+
+The first is the library's own; in it equal scores come out equal and weights are added in pairs, as
+no tile by tile kernel can promise. `flashasc.testing` judges by two, on data where these tell
+enough; the largest error of a few elements is a matter of luck, which two more orders even out.
+"""
 
 
 def repro(route: str, seed: int, number: int) -> str:
@@ -142,10 +147,8 @@ def _judge_lse(call: Call, lse: Tensor, exact: Expected) -> None:
     assert not wrong.any(), f"lse: {lse[wrong][0]} at {_first(wrong)}: {exact.lse[wrong][0]}"
     judged &= exact.lse.isfinite()
     wide = torch.promote_types(call.q.dtype, torch.float32)
-    # a difference of 1 of these changes a weight by as much; for float16 the log-sum-exp is the
-    # difference of two numbers of about 14 * log(2), see blocks.constants.FP16_PIVOT_DROP
-    least = 10.0 if call.q.dtype == torch.float16 else 4.0
-    _within("lse", call, lse, exact.lse, judged, "lse", wide, least=least)
+    # a logarithm's error is absolute: one of 4 * eps changes no weight by more than that
+    _within("lse", call, lse, exact.lse, judged, "lse", wide, least=4.0)
 
 
 def _within(
@@ -187,7 +190,8 @@ def _within(
             dtype = torch.float32
             continue
         found = error_budget(exact[safe], eager[safe], actual.dtype, least=least)
-        budget = max(budget, found)
+        # sums are float32: subnormal ones may be flushed to 0, as GPUs do
+        budget = max(budget, found + torch.finfo(torch.float32).smallest_normal)
         if worst <= budget:
             return
     where = _first(judged & (errors == worst))
