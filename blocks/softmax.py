@@ -14,9 +14,9 @@ All fp32 but acc_comp, which may be kept in bf16: it carries only the bits below
 Between the folds of METHOD "segment" acc_comp also holds the products of the segment so far, and
 acc stays under the pivot of the last fold.
 
-Scores are in log2 units, or in natural ones where NATURAL: what was added to them would be rounded
-once more in log2 units, and the Ascend compiler makes an exp2 out of an exp and a multiplication.
-Pivots have the scores' units, but a whole number is always one in log2 units.
+Scores and pivots are in log2 units, or in natural ones where NATURAL: the Ascend compiler makes an
+exp2 out of an exp and a multiplication, so that there exp is the cheaper one. Sinks are in natural
+units always.
 
 Which pivot: where the weights keep their digits (fp32 values, and SPLIT) it is a whole number, so
 that a rescale is an exact power of two and never rounds the accumulators; where they are rounded to
@@ -166,8 +166,7 @@ def online_update(
         SPLIT: multiply 16-bit values by each weight as two numbers, so that it keeps 16 (bf16) or
             22 bits (fp16), and sum it unrounded; two products instead of one.
         WITH_LSE: keep lse_sum where it differs from row_sum.
-        NATURAL: the units of the scores: natural or log2. Pivots have them too, but for fp32 values
-            and SPLIT, where they are in log2 units.
+        NATURAL: the units of scores and pivots: natural or log2. fp32 values and SPLIT need log2.
         DOT_PRECISION: see `blocks.gemm.dot`.
 
     Returns:
@@ -189,18 +188,10 @@ def online_update(
     )
     WHOLE: tl.constexpr = SPLIT or values.dtype == tl.float32
 
-    NATURAL_PIVOT: tl.constexpr = NATURAL and not WHOLE
+    candidate = pivot_of(tl.max(scores, axis=1), WHOLE, values.dtype == tl.float16, NATURAL)
+    pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE, NATURAL)
 
-    top = tl.max(scores, axis=1)  # [M]
-    if NATURAL and WHOLE:
-        top = to_log2(top)
-    candidate = pivot_of(top, WHOLE, values.dtype == tl.float16, NATURAL_PIVOT)
-    pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE, NATURAL_PIVOT)
-
-    if NATURAL and WHOLE:
-        weights = tl.exp(above(scores, base[:, None]))  # [M, N]
-    else:
-        weights = exponential(scores - base[:, None], NATURAL)
+    weights = exponential(scores - base[:, None], NATURAL)  # [M, N]
     factors = weights.to(values.dtype)
     # all that is needed of the weights is read before the product: on Ascend it may overwrite its
     # left operand

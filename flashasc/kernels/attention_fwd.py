@@ -48,7 +48,7 @@ def _attend_tile(
     scores = dot(q, tl.trans(k), DOT_PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     scores = adjusted(
         scores, bias_ptr, stride_bias_m, stride_bias_n, slope, cap,
-        start_m, start_n, Sq, end, offs_m, diagonal, BIAS, ALIBI, SOFTCAP, WIDE,
+        start_m, start_n, Sq, end, offs_m, diagonal, BIAS, ALIBI, SOFTCAP, NATURAL, WIDE,
     )  # fmt: skip
     if BAND == "always":
         scores = banded(scores, start_n, end, offs_m, first, last, BOUND_LEFT, BOUND_RIGHT)
@@ -71,9 +71,8 @@ def _attend_tile(
     if METHOD == "segment":
         # counted from key 0, so that the bits do not depend on where the visible keys begin
         if start_n // BLOCK_N % SEGMENT == SEGMENT - 1:
-            WHOLE: tl.constexpr = SPLIT or v.dtype == tl.float32
             acc, acc_comp = fold_segment(
-                acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL and not WHOLE
+                acc, acc_comp, acc_pivot, pivot, SPLIT or v.dtype == tl.float32, NATURAL
             )
             acc_pivot = pivot
     return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, acc_pivot
@@ -199,21 +198,20 @@ def _attention_fwd_tile(
         start_n = tl.maximum(end_n, start_n)
 
     WHOLE: tl.constexpr = SPLIT or v_ptr.dtype.element_ty == tl.float32
-    NATURAL_PIVOT: tl.constexpr = NATURAL and not WHOLE
     if METHOD == "segment":
-        acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL_PIVOT)
+        acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
     LOWERED: tl.constexpr = v_ptr.dtype.element_ty == tl.float16
     if SINKS:
         unseen = row_sum == 0.0
         sink = tl.load(advance(sinks_ptr, head, stride_sinks_h)).to(tl.float32)
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = add_sink(
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, sink,
-            WHOLE, LOWERED, NATURAL_PIVOT,
+            WHOLE, LOWERED, NATURAL,
         )  # fmt: skip
     SEPARATE_LSE: tl.constexpr = (WITH_LSE and METHOD != "plain") and not WHOLE
     out, lse = online_finalize(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-        SEPARATE_LSE, LOWERED, NATURAL_PIVOT,
+        SEPARATE_LSE, LOWERED, NATURAL,
     )  # fmt: skip
     if SINKS:
         # a sink that log2 units cannot hold is nevertheless the least that a log-sum-exp can be,

@@ -61,8 +61,7 @@ def kernel_constants(
         "SPLIT": problem.precision == "high",
         "SEGMENT": config.segment,
         "WITH_LSE": problem.with_lse,
-        # a bias or slopes are added in natural units, and stay in them
-        "NATURAL": config.natural_exp or problem.has_bias or problem.has_alibi,
+        "NATURAL": config.natural_exp,
         "COMP_DTYPE": tl.bfloat16 if config.comp_dtype == torch.bfloat16 else tl.float32,
         "DOT_PRECISION": config.dot_precision,
         "SPLIT_LOOP": config.split_loop,
@@ -174,8 +173,9 @@ def launch_attention_fwd(
     }
     within = [stride for x in (*heads, mask, bias) if x is not None for stride in x.stride()[2:]]
     wide = max(map(abs, within)) * 2 * max(config.block_m, config.block_n, 256) >= 2**31
-    natural = config.natural_exp or problem.has_bias or problem.has_alibi
-    unit = 1.0 if natural else LOG2E.value
+    # a bias and slopes are added in natural units, and the sum is changed to log2 units
+    late = problem.has_bias or problem.has_alibi
+    unit = 1.0 if config.natural_exp or late else LOG2E.value
     cap = problem.softcap
     args = {
         "q_ptr": q, "k_ptr": k, "v_ptr": v, "out_ptr": out, "lse_ptr": lse,

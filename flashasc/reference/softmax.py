@@ -84,7 +84,7 @@ class State:
         if sinks is not None:
             # relative to the pivot, like the weights; where a sink dwarfs them all it is inf, and
             # the output 0
-            above = sinks - self.pivot if self.rounded else _above(sinks, self.pivot, most=None)
+            above = sinks - self.pivot if self.rounded else _above(sinks, self.pivot, huge=False)
             weight = above.exp()
             divisor = divisor + weight.masked_fill(empty, 0.0)
             lse = torch.logaddexp(lse, sinks)
@@ -99,16 +99,19 @@ def _to_log2(x: Tensor) -> Tensor:
     return bounded.mul_(math.log2(math.e))
 
 
-def _above(x: Tensor, pivot: Tensor, most: float | None = 11.0) -> Tensor:
-    """How far natural scores lie above a whole pivot in log2 units, in natural units; x is lost.
+def _above(x: Tensor, pivot: Tensor, *, huge: bool = True) -> Tensor:
+    """How far natural scores lie above a whole pivot in log2 units, in natural units.
 
     Where the pivot is of less than 17 bits, no difference is rounded but for the result: scores
-    times log2(e) would be, once more. `most` is for pivots so large that they are rounded
-    themselves. See `blocks.scores.above`.
+    times log2(e) would be, once more. See `blocks.scores.above`. Where it is so large that it was
+    rounded itself (and `huge` asks), those decide, so that the largest is at the pivot.
     """
     high = 177.0 / 256.0
-    x = x.sub(pivot * high).sub_(pivot * (math.log(2.0) - high))
-    return x if most is None else torch.where(x > most, most, x)
+    near = x.sub(pivot * high).sub_(pivot * (math.log(2.0) - high))
+    if not huge:
+        return near
+    far = x.mul(math.log2(math.e)).sub_(pivot).mul_(math.log(2.0))
+    return torch.where(pivot.abs() < 2.0**24, near, far)
 
 
 def _power_of_two(exponent: Tensor) -> Tensor:

@@ -234,12 +234,10 @@ def attend_part(
         )  # fmt: skip
         if METHOD == "segment":  # noqa: SIM102
             if start // N % SEGMENT == SEGMENT - 1:
-                acc, acc_comp = fold_segment(
-                    acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL and not WHOLE
-                )
+                acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
                 acc_pivot = pivot
     if METHOD == "segment":
-        acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL and not WHOLE)
+        acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
     return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp
 
 
@@ -267,7 +265,7 @@ def attend_kernel(
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_merge(
                 pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
                 pivot_b, row_sum_b, row_comp_b, lse_sum_b, lse_comp_b, acc_b, acc_comp_b,
-                WHOLE, NATURAL and not WHOLE,
+                WHOLE, NATURAL,
             )  # fmt: skip
     else:
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = attend_part(
@@ -278,7 +276,7 @@ def attend_kernel(
     LOWERED: tl.constexpr = values_ptr.dtype.element_ty == tl.float16
     out, lse = online_finalize(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-        SEPARATE_LSE, LOWERED, NATURAL and not WHOLE,
+        SEPARATE_LSE, LOWERED, NATURAL,
     )  # fmt: skip
     offs_m = tl.arange(0, M)
     tl.store(out_ptr + offs_m[:, None] * Dv + tl.arange(0, Dv)[None, :], out)

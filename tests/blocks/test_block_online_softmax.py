@@ -42,8 +42,6 @@ VARIANTS = [
     Variant(torch.float32, "kahan", comp_dtype=BF16),
     Variant(HALF, "kahan", comp_dtype=BF16),
     Variant(BF16, "kahan", comp_dtype=BF16, WITH_LSE=False),
-    Variant(torch.float32, "kahan", NATURAL=True),
-    Variant(HALF, "segment", SEGMENT=4, SPLIT=True, NATURAL=True),
     Variant(HALF, "plain"),
     Variant(BF16, "plain", WITH_LSE=False),
     Variant(torch.float32, "segment", SEGMENT=4),
