@@ -170,6 +170,16 @@ def _(attend: Route) -> None:
         assert ((out == INF) | ((out.float() / 3e38 - 1).abs() < 0.01)).all()
 
 
+@row("float32 scores of size s")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    for size in (1e2, 1e4, 1e5):
+        bias = torch.randn(4, 5, generator=torch.Generator().manual_seed(1)) - size
+        exact = torch.softmax((q.double() @ k.double().mT) / 4 + bias.double(), -1) @ v.double()
+        error = (attend(q, k, v, bias=bias) - exact).abs().max() / v.abs().max()
+        assert error < 2e-7 * size + 1e-6
+
+
 @row("finite inputs whose float32 scores overflow")
 def _(attend: Route) -> None:
     q, k, v = draw(Sq=5)
