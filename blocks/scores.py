@@ -1,7 +1,9 @@
-"""What changes a score before the softmax: capping, and a penalty on distance."""
+"""What changes a score before the softmax: its units, capping, and a penalty on distance."""
 
 import triton
 import triton.language as tl
+
+from .constants import INF, LARGEST, LN2, LN2_HIGH, LN2_LOW, LOG2E
 
 
 @triton.jit
@@ -40,6 +42,44 @@ def soft_cap(scores, cap):
         [M, N] fp32: cap * tanh(scores).
     """
     return tanh(scores) * cap
+
+
+@triton.jit
+def to_log2(x):
+    """Natural units to log2 units, where what is finite stays finite.
+
+    Args:
+        x: [...] fp32, natural units. Finite numbers beyond 2.3e38 in size count as that.
+
+    Returns:
+        [...] fp32, log2 units.
+    """
+    bounded = tl.minimum(tl.maximum(x, -LARGEST * LN2), LARGEST * LN2)
+    return tl.where(tl.abs(x) < INF, bounded, x) * LOG2E
+
+
+@triton.jit
+def above(x, pivot):
+    """How far natural scores lie above a pivot in log2 units, in natural units.
+
+    Scores times log2(e) would be rounded once more, by 9e-5 of a weight at a score of 1000. Their
+    differences here are exact, and so is the pivot in natural units where it is a whole number
+    below 2**16.
+
+    Args:
+        x: [...] fp32, natural units.
+        pivot: [...] fp32, log2 units; no x is more than 14 above it.
+
+    Returns:
+        [...] fp32, natural units: x - pivot * ln(2). At most 11 (exp(11) fits in fp16), which only
+        pivots of 2**24 and more reach, by their rounding.
+
+    Source: Cody, Waite, Software Manual for the Elementary Functions (1980): a constant in two
+    parts, the first so short that its product is exact.
+    """
+    distance = (x - pivot * LN2_HIGH) - pivot * LN2_LOW
+    # not tl.minimum, which may drop a NaN
+    return tl.where(distance > 11.0, 11.0, distance)
 
 
 @triton.jit

@@ -2,8 +2,8 @@
 
 The state of a tile of query rows is seven tiles, in this order everywhere:
 
-    pivot                    [M]     in the scores' units; a score enters as the weight
-                                     exponential(score - pivot). -inf before the first finite score
+    pivot                    [M]     a score enters as the weight exponential(score - pivot); -inf
+                                     before the first finite score
     row_sum, row_sum_comp    [M]     sum of the weights as they were multiplied: the divisor
     lse_sum, lse_sum_comp    [M]     sum of the weights before rounding: for the log-sum-exp. Kept
                                      only where it differs from row_sum and is asked for
@@ -14,8 +14,9 @@ All fp32 but acc_comp, which may be kept in bf16: it carries only the bits below
 Between the folds of METHOD "segment" acc_comp also holds the products of the segment so far, and
 acc stays under the pivot of the last fold.
 
-Scores are in log2 units, or in natural ones where NATURAL: the Ascend compiler makes an exp2 out of
-an exp and a multiplication, so that there exp is the cheaper one.
+Scores and pivots are in log2 units, or in natural ones where NATURAL: the Ascend compiler makes an
+exp2 out of an exp and a multiplication, so that there exp is the cheaper one. Sinks are in natural
+units always.
 
 Which pivot: where the weights keep their digits (fp32 values, and SPLIT) it is a whole number, so
 that a rescale is an exact power of two and never rounds the accumulators; where they are rounded to
@@ -30,8 +31,9 @@ import triton
 import triton.language as tl
 
 from .compensated import fold, kahan_add, merge, power_of_two
-from .constants import FP16_PIVOT_DROP, FP16_PIVOT_DROP_END, INF, LN2, NEG_INF
+from .constants import FP16_PIVOT_DROP, FP16_PIVOT_DROP_END, FP16_PIVOT_FACTOR, INF, LN2, NEG_INF
 from .gemm import accumulate_product, dot_add, rounded_away
+from .scores import above, to_log2
 
 
 @triton.jit
@@ -65,6 +67,29 @@ def exponential(score, NATURAL: tl.constexpr):
     else:
         weight = tl.exp2(score)
     return weight
+
+
+@triton.jit
+def pivot_of(top, WHOLE: tl.constexpr, LOWERED: tl.constexpr, NATURAL: tl.constexpr):
+    """The pivot that suits scores up to `top`.
+
+    Args:
+        top: [M] fp32.
+        WHOLE: a whole number, not below top.
+        LOWERED: weights are kept in fp16: lower it by FP16_PIVOT_DROP.
+        NATURAL: the units of top and pivot.
+
+    Returns:
+        [M] fp32.
+    """
+    pivot = top
+    if WHOLE:
+        pivot = tl.ceil(top)
+    if LOWERED:
+        # not from 2**24 on: there the difference is rounded, and weights may come out above 65504
+        lowered = pivot - (FP16_PIVOT_DROP * LN2 if NATURAL else FP16_PIVOT_DROP)
+        pivot = tl.where(tl.abs(pivot) < FP16_PIVOT_DROP_END, lowered, pivot)
+    return pivot
 
 
 @triton.jit
@@ -163,13 +188,7 @@ def online_update(
     )
     WHOLE: tl.constexpr = SPLIT or values.dtype == tl.float32
 
-    candidate = tl.max(scores, axis=1)  # [M]
-    if WHOLE:
-        candidate = tl.ceil(candidate)
-    if values.dtype == tl.float16:
-        # not from 2**24 on: there the difference is rounded, and weights may come out above 65504
-        lowered = candidate - (FP16_PIVOT_DROP * LN2 if NATURAL else FP16_PIVOT_DROP)
-        candidate = tl.where(tl.abs(candidate) < FP16_PIVOT_DROP_END, lowered, candidate)
+    candidate = pivot_of(tl.max(scores, axis=1), WHOLE, values.dtype == tl.float16, NATURAL)
     pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE, NATURAL)
 
     weights = exponential(scores - base[:, None], NATURAL)  # [M, N]
@@ -286,6 +305,7 @@ def add_sink(
     acc_comp,
     sink,
     WHOLE: tl.constexpr,
+    LOWERED: tl.constexpr,
     NATURAL: tl.constexpr,
 ):
     """Count one more score in the divisor and the log-sum-exp, with no value behind it.
@@ -294,20 +314,27 @@ def add_sink(
 
     Args:
         pivot ... acc_comp: the state, see the module's docstring.
-        sink: fp32, in the scores' units. -inf changes nothing; +inf leaves nothing to the keys.
+        sink: fp32, natural units. -inf changes nothing; +inf leaves nothing to the keys. Finite
+            ones beyond 2.3e38 in size count as that where pivots are in log2 units.
         WHOLE: the state's pivots are whole numbers.
-        NATURAL: the units of sink and pivots.
+        LOWERED: they are lowered by FP16_PIVOT_DROP: the values are fp16.
+        NATURAL: the units of the pivots.
 
     Returns:
         The new state. The pivot may be raised to the sink.
     """
     sinks = tl.zeros_like(pivot) + sink  # [M]
-    candidate = sinks
-    if WHOLE:
-        candidate = tl.ceil(sinks)
-    pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE, NATURAL)
+    top = sinks
+    if not NATURAL:
+        top = to_log2(sinks)
+    pivot, base, rescale = raise_pivot(
+        pivot, pivot_of(top, WHOLE, LOWERED, NATURAL), WHOLE, NATURAL
+    )
+    distance = sinks - base
+    if not NATURAL:
+        distance = above(sinks, base)
     # an infinite sink takes everything; inf - inf would make a NaN of it
-    weight = tl.where(sinks == INF, 1.0, exponential(sinks - base, NATURAL))
+    weight = tl.where(sinks == INF, 1.0, tl.exp(distance))
     row_sum, row_sum_comp = kahan_add(row_sum * rescale, row_sum_comp * rescale, weight)
     lse_sum, lse_sum_comp = kahan_add(lse_sum * rescale, lse_sum_comp * rescale, weight)
     acc = acc * rescale[:, None]
@@ -325,6 +352,7 @@ def online_finalize(
     acc,
     acc_comp,
     SEPARATE_LSE: tl.constexpr,
+    LOWERED: tl.constexpr,
     NATURAL: tl.constexpr,
 ):
     """Normalise a finished state.
@@ -333,6 +361,7 @@ def online_finalize(
         pivot ... acc_comp: the state, see the module's docstring.
         SEPARATE_LSE: lse_sum was kept (compensated, 16-bit values, not SPLIT, LSE asked for);
             otherwise the log-sum-exp comes from row_sum.
+        LOWERED: the pivots are lowered by FP16_PIVOT_DROP: the values are fp16.
         NATURAL: the units of the pivot.
 
     Returns:
@@ -350,6 +379,11 @@ def online_finalize(
         total = lse_sum + lse_sum_comp
     else:
         total = divisor
+    if LOWERED:
+        # relative to what the pivot was lowered from, which is exact: otherwise two numbers of
+        # about 14 * ln 2 would cancel
+        total = total * FP16_PIVOT_FACTOR
+        pivot = pivot + (FP16_PIVOT_DROP * LN2 if NATURAL else FP16_PIVOT_DROP)
     if not NATURAL:
         pivot = pivot * LN2
     lse = pivot + tl.log(tl.where(empty, 1.0, total))

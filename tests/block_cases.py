@@ -45,7 +45,7 @@ BLOCK_CASES: dict[str, BlockCase] = {
     ),
     "online_finalize": _case(
         softmax_kernels.finalize_kernel,
-        {"M": 32, "Dv": 64, "SEPARATE_LSE": True, "NATURAL": False},
+        {"M": 32, "Dv": 64, "SEPARATE_LSE": True, "LOWERED": True, "NATURAL": False},
     ),
     "fold_segment": _case(
         softmax_kernels.fold_kernel, {"M": 32, "Dv": 64, "WHOLE": True, "NATURAL": False}
@@ -68,7 +68,10 @@ BLOCK_CASES: dict[str, BlockCase] = {
     "sequence": _case(layout_kernels.sequence_kernel, {}, cu_ptr="*i64", out_ptr="*i32"),
     "soft_cap": _case(scores_kernels.cap_kernel, {"N": 256}, cap="fp32"),
     "distance": _case(scores_kernels.distance_kernel, {"M": 32, "N": 64}),
-    "add_sink": _case(scores_kernels.sink_kernel, {**_STATE, "WHOLE": True, "NATURAL": False}),
+    "log2_units": _case(scores_kernels.log2_kernel, {"N": 256}),
+    "add_sink": _case(
+        scores_kernels.sink_kernel, {**_STATE, "WHOLE": True, "LOWERED": True, "NATURAL": False}
+    ),
 }
 BLOCK_CASES |= {
     "sum2_add": _case(reduce_kernels.sum2_kernel, {"N": 256}),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.constants import INF, LARGEST, LN2, LOG2E
 from blocks.gemm import dot
 from blocks.layout import advance, clamped, load_tile, sequence, store_rows, store_tile
 from blocks.masking import key_range
@@ -201,20 +200,23 @@ def _attention_fwd_tile(
     WHOLE: tl.constexpr = SPLIT or v_ptr.dtype.element_ty == tl.float32
     if METHOD == "segment":
         acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
+    LOWERED: tl.constexpr = v_ptr.dtype.element_ty == tl.float16
     if SINKS:
+        unseen = row_sum == 0.0
         sink = tl.load(advance(sinks_ptr, head, stride_sinks_h)).to(tl.float32)
-        if not NATURAL:
-            # finite stays finite
-            bounded = tl.minimum(tl.maximum(sink, -LARGEST * LN2), LARGEST * LN2)
-            sink = tl.where(tl.abs(sink) < INF, bounded, sink) * LOG2E
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = add_sink(
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, sink,
-            WHOLE, NATURAL,
+            WHOLE, LOWERED, NATURAL,
         )  # fmt: skip
     SEPARATE_LSE: tl.constexpr = (WITH_LSE and METHOD != "plain") and not WHOLE
     out, lse = online_finalize(
-        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, SEPARATE_LSE, NATURAL
-    )
+        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
+        SEPARATE_LSE, LOWERED, NATURAL,
+    )  # fmt: skip
+    if SINKS:
+        # a sink that log2 units cannot hold is nevertheless the least that a log-sum-exp can be,
+        # and all of it in a row that saw nothing else
+        lse = tl.where(unseen | (lse < sink), sink, lse)
     store_tile(out_ptr, out, start_m, Sq, stride_om, stride_od, Dv, WIDE)
     if WITH_LSE:
         store_rows(lse_ptr, lse, start_m, Sq)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.constants import INF, LARGEST, LN2, LOG2E, NEG_INF
+from blocks.constants import NEG_INF
 from blocks.layout import load_spread
 from blocks.masking import causal, not_before, within
-from blocks.scores import distance, soft_cap
+from blocks.scores import distance, soft_cap, to_log2
 
 
 @triton.jit
@@ -47,9 +47,8 @@ def adjusted(
         scores = scores - distance(offs_m, offs_n, diagonal) * slope
     # changed to log2 units last: a bias or a slope times log2(e) would be rounded once more
     if (BIAS != "none" or ALIBI) and not NATURAL:
-        # finite stays finite: a bias of float32's lowest number hides nothing by itself
-        bounded = tl.minimum(tl.maximum(scores, -LARGEST * LN2), LARGEST * LN2)
-        scores = tl.where(tl.abs(scores) < INF, bounded, scores) * LOG2E
+        # a bias of float32's lowest number stays finite: it hides nothing by itself
+        scores = to_log2(scores)
     return scores
 
 

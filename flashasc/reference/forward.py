@@ -41,7 +41,7 @@ def forward(
             hidden = hidden_from(problem, terms, rows, keys, q.device)
             k_tile = k[:, :, keys].to(working)
             v_tile = seen_keys(v[:, :, keys].to(working), hidden)
-            scores, _ = score_tile(q_tile, k_tile, problem, terms, rows, keys, hidden, log2=True)
+            scores, _ = score_tile(q_tile, k_tile, problem, terms, rows, keys, hidden)
             state.update(scores, v_tile)
         out_tile, lse_tile = state.finalize(sink_rows(terms, rows))
         out[:, :, rows] = ungrouped(out_tile, problem)

@@ -153,38 +153,35 @@ def score_tile(
     keys: slice,
     hidden: Tensor | None,
     *,
-    log2: bool = False,
     with_derivative: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Scores of a tile, -inf where a row may not see a key.
+    """Scores of a tile, natural units, -inf where a row may not see a key.
 
     Args:
         q_tile: [B, Hk, group * M, D] working dtype.
         k_tile: [B, Hk, N, D] working dtype.
         hidden: what `hidden_from` says of this tile.
-        log2: in log2 units, not natural-log ones.
         with_derivative: also d(capped score) / d(score) where scores are capped.
 
     Returns:
         (scores, derivative): [B, Hk, group * M, N]; the second None unless asked for and not 1.
     """
-    unit = math.log2(math.e) if log2 else 1.0
     scores = q_tile @ k_tile.mT
     derivative = None
     if problem.softcap is None:
-        scores.mul_(problem.scale * unit)
+        scores.mul_(problem.scale)
     else:
         scores.mul_(problem.scale / problem.softcap).tanh_()
         if with_derivative:
             derivative = 1.0 - scores.square()
-        scores.mul_(problem.softcap * unit)
+        scores.mul_(problem.softcap)
     if problem.Hk == 0 or not scores.numel():
         return scores, derivative
     grouped = scores.unflatten(2, (problem.group, -1))
     if terms.bias is not None:
-        grouped.add_(_finite(cut(terms.bias, rows, keys), scores.dtype), alpha=unit)
+        grouped.add_(_finite(cut(terms.bias, rows, keys), scores.dtype))
     if terms.slopes is not None:
-        grouped.addcmul_(terms.slopes, distances(terms, rows, keys, scores), value=-unit)
+        grouped.addcmul_(terms.slopes, distances(terms, rows, keys, scores), value=-1.0)
     if hidden is not None:
         grouped.masked_fill_(hidden, -math.inf)
     return scores, derivative

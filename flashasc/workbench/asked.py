@@ -94,14 +94,32 @@ def _refuse(given: Mapping[str, object], why: str) -> None:
 def checked(
     cases: Sequence[Case], *, timeout: float, workers: int | None, cache: bool
 ) -> list[Verdict]:
-    """Check cases under a progress bar."""
+    """Check cases under a progress bar.
+
+    Raises:
+        ValueError: a constant that was read as text is used as something else.
+    """
     with progress_bar("compiling", len(cases)) as advance:
-        return check(
+        verdicts = check(
             cases,
             timeout=timeout,
             workers=workers,
             cache=cache,
             done=lambda verdict: advance(f"{verdict.case.arch} {verdict.case.name}"),
+        )
+    for verdict in verdicts:
+        _refuse_text(verdict)
+    return verdicts
+
+
+def _refuse_text(verdict: Verdict) -> None:
+    """Tell a mistyped constant from a kernel that is wrong: any bare word is read as text."""
+    texts = {name: x for name, x in verdict.case.constants.items() if isinstance(x, str)}
+    if texts and verdict.report is None and "'str'" in verdict.error:
+        given = " ".join(f"--const {name}={value}" for name, value in texts.items())
+        raise ValueError(
+            f"{given}: read as text, which the kernel cannot use there. Give a number, True, "
+            f"False, None or a dtype like tl.float32. {verdict.error}"
         )
 
 

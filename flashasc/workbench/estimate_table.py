@@ -33,17 +33,20 @@ def estimate_table(
     each_use: bool,
 ) -> Table:
     """Time per iteration, and of a whole call; the slowest of a configuration's uses."""
+    # only attention has rows of queries and keys
+    in_pairs = any(item is not None and item.pair_ps is not None for item in estimates)
+    caption = "us per iteration of the main loop: all overlapping - nothing overlapping"
     table = Table(
         title="ESTIMATES on paper: nothing was run or measured",
-        caption="us per iteration of the main loop: all overlapping - nothing overlapping; ps of "
-        "one core per query row and key",
+        caption=caption + ("; ps of one core per query row and key" if in_pairs else ""),
         header_style="bold",
     )
     table.add_column("target")
     table.add_column("kernel", overflow="fold")
     for name in ("cube us", "vector us", "transfer us", "bound by", "iteration us", "of peak"):
         table.add_column(name, justify="right")
-    table.add_column("ps per pair", justify="right")
+    if in_pairs:
+        table.add_column("ps per pair", justify="right")
     if problem:
         table.add_column("whole call", justify="right")
     found = {id(verdict): item for verdict, item in zip(verdicts, estimates, strict=True)}
@@ -54,21 +57,25 @@ def estimate_table(
             table.add_row(*head, *["-"] * 3, group.verdicts[0].verdict)
             continue
         verdict, slowest = max(known, key=lambda pair: pair[1].iteration.iteration_us)
-        table.add_row(*head, *_cells(slowest), *_whole(verdict, slowest, problem))
+        table.add_row(
+            *head, *_cells(slowest, in_pairs=in_pairs), *_whole(verdict, slowest, problem)
+        )
     return table
 
 
-def _cells(estimated: Estimated) -> list[str]:
+def _cells(estimated: Estimated, *, in_pairs: bool) -> list[str]:
     it = estimated.iteration
-    return [
+    cells = [
         f"{it.cube_us:.2f}",
         f"{it.vector_us:.2f}",
         f"{it.transfer_us:.2f} ({it.busiest_route})",
         it.bound_by,
         f"{it.iteration_us:.2f} - {it.serial_us:.2f}",
         f"{100 * it.fraction_of_peak:.0f}%",
-        "-" if estimated.pair_ps is None else f"{estimated.pair_ps:.0f}",
     ]
+    if in_pairs:
+        cells.append("-" if estimated.pair_ps is None else f"{estimated.pair_ps:.0f}")
+    return cells
 
 
 def _whole(verdict: Verdict, estimated: Estimated, problem: Problem | None) -> list[str]:

@@ -25,6 +25,7 @@ from tests.conftest import RunPython
 
 ONE_ROW = ("--target", "910B3", "--dtype", "float16", "--precision", "standard", "--head-dim", "64")
 KERNELS = Path(__file__).with_name("ascend_kernels.py")
+A2_ONLY = ("--target", "910B3")
 MULTIPLY = (f"{KERNELS}:multiply", "--signature", "*fp16,*fp16,*fp32,i32,i32")
 
 
@@ -133,6 +134,7 @@ def test_output_that_cannot_be_read_is_shown_with_the_versions(monkeypatch) -> N
         ((MULTIPLY[0],), "--signature: missing for"),
         ((*MULTIPLY, "--grid", "0"), "--grid: expected one to three positive integers, got '0'"),
         ((*MULTIPLY,), "BLOCK"),
+        ((*MULTIPLY, "--const", "BLOCK=foo", *A2_ONLY), "--const BLOCK=foo: read as text.*'str'"),
         (("no_such_module:kernel", "--signature", "i32"), "no_such_module"),
     ],
 )
@@ -235,6 +237,13 @@ def test_an_estimate_says_that_it_is_one() -> None:
     whole = estimate["whole_call"]
     assert (whole["Sq"], whole["Sk"], whole["Hq"], whole["B"]) == (4096, 4096, 8, 1)
     assert whole["overlapping"]["us"] < whole["serial"]["us"]
+    assert "pair" in result.stdout and "query row and key" in result.stdout
+
+
+def test_an_estimate_of_another_kernel_has_no_pairs_of_query_and_key() -> None:
+    result = run("estimate", *MULTIPLY, "--const", "BLOCK=64", *A2_ONLY)
+    assert "of peak" in result.stdout, result.output
+    assert "pair" not in result.stdout and "query" not in result.stdout
 
 
 @pytest.mark.parametrize(

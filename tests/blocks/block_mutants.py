@@ -82,7 +82,12 @@ STEPS: dict[str, Sequence[Arguments]] = {
     ],
     "test_16_bit_weights_are_summed_as_rounded": [()],
     "test_merge_of_two_states": [(True, False), (False, True)],
-    "test_finalize": [(True, False), (False, False), (False, True)],
+    "test_finalize": [
+        (True, False, False),
+        (False, False, False),
+        (False, False, True),
+        (True, True, False),
+    ],
 }
 UPDATES: dict[str, Sequence[Arguments]] = {
     "test_fold_segment": [("whole",), ("natural",)],
@@ -93,6 +98,11 @@ UPDATES: dict[str, Sequence[Arguments]] = {
 ONLINE: dict[str, Sequence[Arguments]] = {
     "test_hostile_rows": [(0,), (1,)],
     "test_the_error_does_not_grow_with_the_keys": [(0, 1.0)],
+}
+SCORES: dict[str, Sequence[Arguments]] = {
+    "test_log2_units": [()],
+    "test_differences_of_natural_scores_to_log2_pivots_are_exact": [()],
+    "test_a_sink_counts_in_the_sums_alone": [(40000.7, True, True, False)],
 }
 TESTS = {
     "compensated.py": {"test_block_compensated": COMPENSATED},
@@ -106,7 +116,9 @@ TESTS = {
         "test_block_softmax": STEPS,
         "test_block_update_variants": UPDATES,
         "test_block_online_softmax": ONLINE,
+        "test_block_scores": SCORES,
     },
+    "scores.py": {"test_block_scores": SCORES},
 }
 """Changed file -> tests that look at it, by module: arguments after the device, a call each."""
 

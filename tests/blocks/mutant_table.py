@@ -311,9 +311,9 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "base = tl.where(raised == NEG_INF, 0.0, raised)",
         "base = raised",
     ),
-    "online_update: pivot not a whole number": (
+    "pivot_of: not a whole number": (
         "softmax.py",
-        "    if WHOLE:\n        candidate = tl.ceil(candidate)\n",
+        "    if WHOLE:\n        pivot = tl.ceil(top)\n",
         "",
     ),
     "online_update: pivot of split weights not a whole number": (
@@ -326,20 +326,40 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "raise_pivot(pivot, candidate, WHOLE, NATURAL)\n\n    weights",
         "raise_pivot(pivot, tl.max(scores, axis=1), False, NATURAL)\n\n    weights",
     ),
-    "online_update: fp16 pivot not lowered": (
+    "pivot_of: fp16 pivot not lowered": (
         "softmax.py",
-        "candidate - (FP16_PIVOT_DROP * LN2 if NATURAL else FP16_PIVOT_DROP)",
-        "candidate",
+        "pivot - (FP16_PIVOT_DROP * LN2 if NATURAL else FP16_PIVOT_DROP)",
+        "pivot",
     ),
-    "online_update: fp16 pivot lowered by 14 in natural units": (
+    "pivot_of: fp16 pivot lowered by 14 in natural units": (
         "softmax.py",
-        "(FP16_PIVOT_DROP * LN2 if NATURAL else FP16_PIVOT_DROP)",
-        "FP16_PIVOT_DROP",
+        "pivot - (FP16_PIVOT_DROP * LN2 if NATURAL else FP16_PIVOT_DROP)",
+        "pivot - FP16_PIVOT_DROP",
     ),
-    "online_update: fp16 pivot always lowered": (
+    "pivot_of: fp16 pivot always lowered": (
         "softmax.py",
-        "tl.where(tl.abs(candidate) < FP16_PIVOT_DROP_END, lowered, candidate)",
+        "tl.where(tl.abs(pivot) < FP16_PIVOT_DROP_END, lowered, pivot)",
         "lowered",
+    ),
+    "add_sink: digits of the sink lost": (
+        "softmax.py",
+        "tl.exp(distance))",
+        "tl.exp2(top - base))",
+    ),
+    "add_sink: pivot not lowered": (
+        "softmax.py",
+        "pivot_of(top, WHOLE, LOWERED, NATURAL), WHOLE",
+        "pivot_of(top, WHOLE, False, NATURAL), WHOLE",
+    ),
+    "above: constant in one part": (
+        "scores.py",
+        "(x - pivot * LN2_HIGH) - pivot * LN2_LOW",
+        "x - pivot * LN2",
+    ),
+    "above: no upper end": (
+        "scores.py",
+        "tl.where(distance > 11.0, 11.0, distance)",
+        "distance",
     ),
     "online_update: split weights summed rounded": (
         "softmax.py",
@@ -481,6 +501,14 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "softmax.py",
         "pivot = pivot * LN2",
         "pivot = pivot * 1.0",
+    ),
+    "online_finalize: lowered pivot not raised before the sum": (
+        "softmax.py",
+        """        total = total * FP16_PIVOT_FACTOR
+        pivot = pivot + (FP16_PIVOT_DROP * LN2 if NATURAL else FP16_PIVOT_DROP)
+""",
+        """        total = total * 1.0
+""",
     ),
     "online_finalize: empty rows not zeroed": (
         "softmax.py",

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from softmax_kernels import load_state, store_state
 
-from blocks.scores import distance, soft_cap
+from blocks.scores import above, distance, soft_cap, to_log2
 from blocks.softmax import add_sink
 
 
@@ -27,18 +27,27 @@ def distance_kernel(out_ptr, row_start, key_start, diagonal, M: tl.constexpr, N:
 
 
 @triton.jit
+def log2_kernel(x_ptr, pivot_ptr, log2_ptr, above_ptr, N: tl.constexpr):
+    """to_log2 of [N], and how far it is above a pivot."""
+    offs = tl.arange(0, N)
+    x = tl.load(x_ptr + offs)
+    tl.store(log2_ptr + offs, to_log2(x))
+    tl.store(above_ptr + offs, above(x, tl.load(pivot_ptr + offs)))
+
+
+@triton.jit
 def sink_kernel(
     rows_ptr, acc_ptr, comp_ptr, sink_ptr, out_rows_ptr, out_acc_ptr, out_comp_ptr,
-    M: tl.constexpr, Dv: tl.constexpr, WHOLE: tl.constexpr, NATURAL: tl.constexpr,
-    COMP_DTYPE: tl.constexpr,
+    M: tl.constexpr, Dv: tl.constexpr, WHOLE: tl.constexpr, LOWERED: tl.constexpr,
+    NATURAL: tl.constexpr, COMP_DTYPE: tl.constexpr,
 ):  # fmt: skip
-    """add_sink to a given state."""
+    """add_sink to a given state, of a sink in natural units."""
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = load_state(
         rows_ptr, acc_ptr, comp_ptr, M, Dv, COMP_DTYPE
     )
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = add_sink(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, tl.load(sink_ptr),
-        WHOLE, NATURAL,
+        WHOLE, LOWERED, NATURAL,
     )  # fmt: skip
     store_state(
         out_rows_ptr, out_acc_ptr, out_comp_ptr,

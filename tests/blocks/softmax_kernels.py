@@ -192,7 +192,7 @@ def fold_kernel(
 @triton.jit
 def finalize_kernel(
     rows_ptr, acc_ptr, comp_ptr, out_ptr, lse_ptr,
-    M: tl.constexpr, Dv: tl.constexpr, SEPARATE_LSE: tl.constexpr,
+    M: tl.constexpr, Dv: tl.constexpr, SEPARATE_LSE: tl.constexpr, LOWERED: tl.constexpr,
     NATURAL: tl.constexpr,
 ):  # fmt: skip
     """online_finalize of a given state."""
@@ -200,8 +200,9 @@ def finalize_kernel(
         rows_ptr, acc_ptr, comp_ptr, M, Dv, tl.float32
     )
     out, lse = online_finalize(
-        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, SEPARATE_LSE, NATURAL
-    )
+        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
+        SEPARATE_LSE, LOWERED, NATURAL,
+    )  # fmt: skip
     offs_m = tl.arange(0, M)
     tl.store(out_ptr + offs_m[:, None] * Dv + tl.arange(0, Dv)[None, :], out)
     tl.store(lse_ptr + offs_m, lse)
@@ -272,9 +273,11 @@ def attend_kernel(
             M, N, Dv, METHOD, SEGMENT, SPLIT, WITH_LSE, NATURAL, COMP_DTYPE,
         )  # fmt: skip
     SEPARATE_LSE: tl.constexpr = (WITH_LSE and METHOD != "plain") and not WHOLE
+    LOWERED: tl.constexpr = values_ptr.dtype.element_ty == tl.float16
     out, lse = online_finalize(
-        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, SEPARATE_LSE, NATURAL
-    )
+        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
+        SEPARATE_LSE, LOWERED, NATURAL,
+    )  # fmt: skip
     offs_m = tl.arange(0, M)
     tl.store(out_ptr + offs_m[:, None] * Dv + tl.arange(0, Dv)[None, :], out)
     tl.store(lse_ptr + offs_m, lse)

@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import triton.language as tl
 from block_device import Device
 from hostile_numbers import U, normals, uniforms
-from scores_kernels import cap_kernel, distance_kernel, sink_kernel
+from scores_kernels import cap_kernel, distance_kernel, log2_kernel, sink_kernel
 
 NEG_INF = -math.inf
 
@@ -39,12 +39,58 @@ def test_distance(device: Device, diagonal: int, key_start: int) -> None:
     assert torch.equal(out, (rows + diagonal - keys).abs().float())
 
 
-@pytest.mark.parametrize("natural", [False, True])
-@pytest.mark.parametrize("sink", [NEG_INF, -300.0, -3.3, 0.0, 5.7, 90.0, 1000.0])
-def test_a_sink_counts_in_the_sums_alone(device: Device, sink: float, natural: bool) -> None:
+def test_log2_units(device: Device) -> None:
+    """Large and small, and those that are out of range in log2 units."""
+    sizes = torch.exp2(torch.linspace(-100, 127, 238))
+    x = sizes * (1 + uniforms(238, seed=1)) * torch.tensor([1.0, -1.0]).repeat(119)
+    special = [3e38, -3e38, math.inf, NEG_INF, math.nan, 0.0, -0.0, 1e-40, *[7.0] * 10]
+    x = torch.cat([x, torch.tensor(special)])
+    log2, _ = device.run(
+        log2_kernel, {"x_ptr": x, "pivot_ptr": x * 0},
+        {"log2_ptr": (256,), "above_ptr": (256,)}, N=256,
+    )  # fmt: skip
+    largest = torch.finfo(torch.float32).max * math.log(2.0)
+    bounded = torch.where(x.isfinite(), x.double().clamp(-largest, largest), x.double())
+    exact = bounded / math.log(2.0)
+    finite = x.isfinite()
+    assert torch.equal(log2.isfinite(), finite)
+    assert torch.equal(log2[240:242], x[240:242]) and log2[242].isnan()
+    assert ((log2 - exact).abs() <= 3 * U * exact.abs() + 2.0**-126)[finite].all()
+
+
+def test_differences_of_natural_scores_to_log2_pivots_are_exact(device: Device) -> None:
+    pivot = torch.exp2(torch.linspace(0, 15.9, 248)).ceil() * torch.tensor([1.0, -1.0]).repeat(124)
+    x = (pivot.double() * math.log(2.0) - uniforms(248, seed=1) * 3).float()
+    pivot = torch.cat([pivot, torch.tensor([0.0, 0.0, 5.0, 3.4e38, -3.4e38, 2e9, 0.0, 0.0])])
+    x = torch.cat([x, torch.tensor([NEG_INF, math.nan, 0.0, 2.36e38, -2.35e38, 1.4e9, 7.5, -3e38])])
+    _, above = device.run(
+        log2_kernel, {"x_ptr": x, "pivot_ptr": pivot},
+        {"log2_ptr": (256,), "above_ptr": (256,)}, N=256,
+    )  # fmt: skip
+    exact = x.double() - pivot.double() * math.log(2.0)
+    # a rounding of the result, and one of what is left of the pivot
+    error = (above - exact).abs()[:248]
+    assert (error <= U * (2 * exact.abs()[:248] + 2.0**-8 * pivot.abs()[:248])).all()
+    assert above[248] == NEG_INF and above[249].isnan() and above[254:].tolist() == [7.5, x[255]]
+    assert (above[251:254] <= 11).all()
+
+
+@pytest.mark.parametrize(
+    "WHOLE, LOWERED, NATURAL",
+    [(True, False, False), (True, True, False), (False, False, True), (False, True, True)],
+)
+@pytest.mark.parametrize("sink", [NEG_INF, -300.1, 0.0, 5.7, 90.0, 1000.3, 40000.7])
+def test_a_sink_counts_in_the_sums_alone(
+    device: Device, sink: float, WHOLE: bool, LOWERED: bool, NATURAL: bool
+) -> None:
+    if device.route == "hfusion" and not WHOLE and sink not in (NEG_INF, 1000.3):
+        pytest.skip("one sink and none are enough at hfusion")
     M = Dv = 16
-    whole = not natural
-    pivot = (normals(M, seed=1) * 20).ceil()
+    unit = 1.0 if NATURAL else math.log2(math.e)
+    given = torch.tensor([sink])
+    exact_sink = given.double() * unit
+    # pivots of the sink's own size: there it shows in how many digits a sink is known
+    pivot = (normals(M, seed=1) * 20 + (0.0 if sink == NEG_INF else exact_sink)).ceil().float()
     pivot[3] = NEG_INF
     sums = 1 + uniforms(2, M, seed=2) * 1000
     sums[:, 3] = 0.0
@@ -53,25 +99,30 @@ def test_a_sink_counts_in_the_sums_alone(device: Device, sink: float, natural: b
     comp = acc * U / 3
     new_rows, new_acc, new_comp = device.run(
         sink_kernel,
-        {"rows_ptr": rows, "acc_ptr": acc, "comp_ptr": comp, "sink_ptr": torch.tensor([sink])},
+        {"rows_ptr": rows, "acc_ptr": acc, "comp_ptr": comp, "sink_ptr": given},
         {"out_rows_ptr": (5, M), "out_acc_ptr": (M, Dv), "out_comp_ptr": (M, Dv)},
-        M=M, Dv=Dv, WHOLE=whole, NATURAL=natural, COMP_DTYPE=tl.float32,
+        M=M, Dv=Dv, WHOLE=WHOLE, LOWERED=LOWERED, NATURAL=NATURAL, COMP_DTYPE=tl.float32,
     )  # fmt: skip
-    power = torch.exp if natural else torch.exp2
+    power = torch.exp if NATURAL else torch.exp2
     before, after = rows.double(), new_rows.double()
-    top = torch.maximum(before[0], torch.tensor(sink).double())
+    top = torch.maximum(before[0], exact_sink)
     top = torch.where(top == NEG_INF, 0.0, top)
-    # everything relative to the larger of pivot and sink
+    # everything relative to the larger of pivot and sink, and the last bits of a pivot of many
+    lost = 24 + 2.0**-8 * top.abs()
+    distance = (before[0] - exact_sink).abs().nan_to_num(0, posinf=0)
     for total in (1, 3):
-        exact = (before[total] + before[total + 1]) * power(before[0] - top) + power(sink - top)
+        exact = (before[total] + before[total + 1]) * power(before[0] - top)
+        exact = exact + power(exact_sink - top)
         got = (after[total] + after[total + 1]) * power(after[0] - top)
         got = torch.where(after[0] == NEG_INF, 0.0, got)
-        distance = (before[0] - sink).abs().nan_to_num(0).clamp(max=2000)
-        assert ((got - exact).abs() <= (8 + 2 * distance) * U * exact.abs() + 2.0**-120).all()
+        assert ((got - exact).abs() <= (lost + 2 * distance) * U * exact.abs() + 2.0**-120).all()
     exact = (acc.double() + comp.double()) * power(before[0] - top)[:, None]
     got = (new_acc.double() + new_comp.double()) * power(after[0] - top)[:, None]
     got = torch.where((after[0] == NEG_INF)[:, None], 0.0, got)
-    factor = (8 + 2 * (before[0] - sink).abs().nan_to_num(0).clamp(max=2000))[:, None]
+    factor = (lost + 2 * distance)[:, None]
     assert ((got - exact).abs() <= factor * U * exact.abs() + 2.0**-120).all()
-    if whole:
+    drop = (14.0 if LOWERED else 0.0) / (1.0 if WHOLE else math.log2(math.e))
+    lifted = (exact_sink.ceil() if WHOLE else exact_sink) - drop
+    assert ((after[0] - torch.maximum(before[0], lifted)).abs().nan_to_num(0) < 0.01).all()
+    if WHOLE:
         assert torch.equal(new_rows[0], new_rows[0].ceil())

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 import flashasc
 from tests.attention.routes import Route
@@ -87,7 +88,27 @@ refused(
     ValueError,
     ({"tensors": (draw(H=3)[0], *draw(H=2)[1:])}, "multiple of the key/value heads"),
 )
-refused("an unknown option", TypeError, ({"dropout_p": 0.1}, "dropout_p"))
+
+
+@row("a `scale` or `softcap` that changes, under `torch.compile`")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    torch._dynamo.reset()
+    counters = []
+    for call in (
+        lambda x, scale: flashasc.attention(x, k, v, scale=scale),
+        lambda x, scale: torch.nn.functional.scaled_dot_product_attention(x, k, v, scale=scale),
+        lambda x, scale: flashasc.attention(x * scale, k, v, scale=1.0),
+    ):
+        counters.append(CompileCounter())
+        compiled = torch.compile(call, backend=counters[-1], fullgraph=True, dynamic=True)
+        for scale in (0.1, 0.2, 0.3, 0.4):
+            expected = attend(q, k, v, scale=scale)
+            torch.testing.assert_close(compiled(q, scale), expected)
+    assert [counter.frame_count for counter in counters] == [4, 4, 1]
+
+
+refused("an unknown option, `dropout_p` among them", TypeError, ({"dropout_p": 0.1}, "dropout_p"))
 
 
 @row("`scale=0`")

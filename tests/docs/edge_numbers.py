@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -168,12 +170,64 @@ def _(attend: Route) -> None:
         assert ((out == INF) | ((out.float() / 3e38 - 1).abs() < 0.01)).all()
 
 
+@row("float32 scores of size s")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    for size in (1e2, 1e4, 1e5):
+        bias = torch.randn(4, 5, generator=torch.Generator().manual_seed(1)) - size
+        exact = torch.softmax((q.double() @ k.double().mT) / 4 + bias.double(), -1) @ v.double()
+        error = (attend(q, k, v, bias=bias) - exact).abs().max() / v.abs().max()
+        assert error < 2e-7 * size + 1e-6
+
+
 @row("finite inputs whose float32 scores overflow")
 def _(attend: Route) -> None:
     q, k, v = draw(Sq=5)
     expected = attend(q, k, v, causal=True)
     q[:, :, 4] = k[:, :, 4] = 1e25
     same_but(attend(q, k, v, causal=True), expected, [4])
+
+
+@row("products within a score that overflow with both signs")
+def _(attend: Route) -> None:
+    q, k, v = draw(Sq=5)
+    for options in ({}, {"softcap": 5.0}):
+        expected = attend(q, k, v, causal=True, **options)
+        large_q, large_k = q.clone(), k.clone()
+        large_q[:, :, 4, :2] = 1e25
+        large_k[:, :, 4, 0], large_k[:, :, 4, 1] = 1e25, -1e25
+        same_but(attend(large_q, large_k, v, causal=True, **options), expected, [4])
+        assert (
+            eager_attention(large_q, large_k, v, causal=True, **options).out[:, :, 4].isnan().all()
+        )
+
+
+@row("results below 1.2e-38 in size")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    for sink in (80.0, 97.0, 110.0):
+        out = attend(q * 0, k, v, sinks=torch.full((2,), sink))
+        exact = v.double().sum(2, keepdim=True) / (5 + math.exp(sink))
+        error = (out - exact).abs()
+        assert ((error <= 1e-6 * exact.abs()) | ((out == 0) & (exact.abs() < 1.2e-38))).all() or (
+            error.max() < 1.2e-38
+        )
+
+
+@row("a finite `sinks` beyond 2.3e38")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    huge = torch.finfo(torch.float32).max
+    expected = attend(q, k, v, return_lse=True)
+    for precision in ("compensated", "standard"):
+        options = {"sinks": torch.tensor([huge, -huge]), "precision": precision}
+        out, lse = attend(q, k, v, return_lse=True, **options)
+        assert (out[:, 0] == 0).all() and (lse[:, 0] == huge).all()
+        torch.testing.assert_close(out[:, 1], expected[0][:, 1])
+        torch.testing.assert_close(lse[:, 1], expected[1][:, 1])
+        nothing = torch.zeros(5, dtype=torch.bool)
+        out, lse = attend(q, k, v, mask=nothing, return_lse=True, **options)
+        assert (out == 0).all() and torch.equal(lse[0, :, 0], options["sinks"])
 
 
 @row("a `bias` of `torch.finfo(torch.float32).min` on some keys of a row")

@@ -177,3 +177,13 @@ def _(attend: Route) -> None:
     exact, _ = packed(attend, [0, 3, 8], [0, 3, 8], causal=True)
     above = {"max_seqlen_q": 100, "max_seqlen_k": 200}
     assert torch.equal(exact, packed(attend, [0, 3, 8], [0, 3, 8], causal=True, **above)[0])
+
+
+@row("a row that sees one key")
+def _(attend: Route) -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        q, k, v = draw(Sq=3, Sk=1, dtype=dtype)
+        out = attend(q, k, v)
+        value = v.expand_as(out)
+        assert ((out - value).abs() <= torch.finfo(dtype).eps * value.abs()).all()
+        assert dtype == torch.float32 or torch.equal(out, value)

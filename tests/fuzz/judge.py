@@ -20,9 +20,15 @@ from flashasc.testing import error_budget, poisoned_memory
 from tests.fuzz.calls import CALLS_PER_MOULD, Call, draw
 from tests.fuzz.oracle import Expected, expected
 
-ROUTES = {"reference": "reference", "native": "triton"}
-_ORDERS = 24
-"""How often plain PyTorch may add up in another order before an error counts as ours."""
+ROUTES = {"reference": "reference", "native": "triton", "cuda": "triton"}
+_ORDERS = 4
+"""In how many orders plain PyTorch may add up before an error counts as ours.
+
+The first is the library's own; in it equal keys have equal scores, and weights are added in pairs,
+as nothing that works tile by tile can promise: see `expected` for the others. `flashasc.testing`
+judges by two, on data where these tell enough; the largest error of a few elements is a matter of
+luck, which two more even out. Of 1000 calls 990 pass the first, 999 the second.
+"""
 
 
 def repro(route: str, seed: int, number: int) -> str:
@@ -57,7 +63,7 @@ def _tiles_of(route: str, number: int, rng: random.Random) -> Iterator[None]:
     saved = (ascend.TILES, reference_scores.KEYS_PER_TILE, reference_scores.SCORES_PER_TILE)
     if route == "native":
         ascend.TILES += tuple(replace(row, options=SCORE_OPTIONS) for row in ascend.TILES)
-    elif small:
+    elif route == "reference" and small:
         reference_scores.KEYS_PER_TILE, reference_scores.SCORES_PER_TILE = 16 * small, 1
     try:
         yield
@@ -84,8 +90,19 @@ def _check(call: Call, route: str, rng: random.Random) -> None:
 
 
 def _run(call: Call, route: str) -> tuple[Tensor, Tensor | None]:
-    result = flashasc.attention(call.q, call.k, call.v, impl=ROUTES[route], **call.options)
-    return result if isinstance(result, tuple) else (result, None)
+    q, k, v, options = call.q, call.k, call.v, call.options
+    if route == "cuda":
+        q, k, v = (_on_gpu(x) for x in (q, k, v))
+        options = {n: _on_gpu(x) if torch.is_tensor(x) else x for n, x in options.items()}
+    result = flashasc.attention(q, k, v, impl=ROUTES[route], **options)
+    out, lse = result if isinstance(result, tuple) else (result, None)
+    return out.cpu(), None if lse is None else lse.cpu()
+
+
+def _on_gpu(x: Tensor) -> Tensor:
+    """A copy on the GPU that lies in memory as x does: `Tensor.to` closes gaps and overlaps."""
+    storage = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage()).cuda()  # type: ignore[call-overload]
+    return storage.as_strided(x.shape, x.stride(), x.storage_offset())
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -142,10 +159,8 @@ def _judge_lse(call: Call, lse: Tensor, exact: Expected) -> None:
     assert not wrong.any(), f"lse: {lse[wrong][0]} at {_first(wrong)}: {exact.lse[wrong][0]}"
     judged &= exact.lse.isfinite()
     wide = torch.promote_types(call.q.dtype, torch.float32)
-    # a difference of 1 of these changes a weight by as much; for float16 the log-sum-exp is the
-    # difference of two numbers of about 14 * log(2), see blocks.constants.FP16_PIVOT_DROP
-    least = 10.0 if call.q.dtype == torch.float16 else 4.0
-    _within("lse", call, lse, exact.lse, judged, "lse", wide, least=least)
+    # a logarithm's error is absolute: one of 4 * eps changes no weight by more than that
+    _within("lse", call, lse, exact.lse, judged, "lse", wide, least=4.0)
 
 
 def _within(
@@ -187,7 +202,8 @@ def _within(
             dtype = torch.float32
             continue
         found = error_budget(exact[safe], eager[safe], actual.dtype, least=least)
-        budget = max(budget, found)
+        # sums are float32: subnormal ones may be flushed to 0, as GPUs do
+        budget = max(budget, found + torch.finfo(torch.float32).smallest_normal)
         if worst <= budget:
             return
     where = _first(judged & (errors == worst))

@@ -44,9 +44,12 @@ def expected(
     Args:
         call: the call.
         dtype: torch.float64 for the exact result; lower ones for what plain PyTorch makes of it.
-        order: shuffles the columns of a score, adds products up one by one, and keeps scores in
-            other units than natural ones, relative to a whole number, as fused kernels do: an
-            equally good way.
+        order: adds up one by one: the columns of each score in an order of its own, weights and
+            weighted values in that of the keys. What a library does depends on where in its tiles
+            a key lies: equal keys need not have equal scores, and an order common to all keys would
+            hide what that costs. What a bias or slopes were added to is taken to log2 units, as in
+            FlashAttention. Nor are weights relative to the largest score, which makes those of
+            equal keys 1, and their sums exact.
         weights_as: round weights to this dtype before the second product, but not their sum, as
             FlashAttention does.
 
@@ -122,21 +125,14 @@ def _visible(options: dict[str, Any], B: int, Hq: int, Sq: int, Sk: int) -> tupl
 def _scores(
     q: Tensor, k: Tensor, options: dict[str, Any], ahead: Tensor, order: torch.Generator | None
 ) -> Tensor:
-    """[B, Hq, Sq, Sk] in q's dtype, in units of 1 / `_unit(order)`."""
-    other = _unit(order)
-    # changed to other units before the terms join or after, by turns
-    late = order is not None and order.initial_seed() % 2 == 0
-    unit = 1.0 if late else other
-    if order is not None:
-        columns = torch.randperm(q.shape[-1], generator=order)
-        q, k = q[..., columns], k[..., columns]
+    """[B, Hq, Sq, Sk] in q's dtype."""
     scale = options.get("scale")
-    products = _product(q, k.mT, one_by_one=order is not None)
     scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
+    products = q @ k.mT if order is None else _in_any_order(q, k, order)
     if options.get("softcap") is None:
-        scores = products * (scale * unit)
+        scores = products * scale
     else:
-        scores = torch.tanh(products * (scale / options["softcap"])) * (options["softcap"] * unit)
+        scores = torch.tanh(products * (scale / options["softcap"])) * options["softcap"]
     # terms join in float32 at least: no 16-bit score could take them up
     wide = torch.promote_types(scores.dtype, torch.float32)
     joined = scores.to(wide)
@@ -146,18 +142,23 @@ def _scores(
             single = bias.float()
             limited = single.clamp(-LARGEST_LOG2, LARGEST_LOG2)
             bias = torch.where(bias.isinf(), single, limited)
-        joined = joined + bias.to(wide) * unit
+        joined = joined + bias.to(wide)
     if options.get("alibi_slopes") is not None:
-        slopes = options["alibi_slopes"].to(wide)[..., None, None] * unit
+        slopes = options["alibi_slopes"].to(wide)[..., None, None]
         joined = joined - slopes * ahead.abs().to(wide)
-    return (joined * other if late else joined).to(scores.dtype)
+    if order is not None and {"bias", "alibi_slopes"} & options.keys():
+        joined = joined * math.log2(math.e) * math.log(2.0)
+    return joined.to(scores.dtype)
 
 
-def _unit(order: torch.Generator | None) -> float:
-    """Into how many parts a score of 1 is divided: log2 units are 1.44 of them."""
-    if order is None or order.initial_seed() < 3:
-        return 1.0 if order is None else math.log2(math.e)
-    return 2.0 ** (0.25 + order.initial_seed() * 0.618 % 0.5)
+def _in_any_order(q: Tensor, k: Tensor, order: torch.Generator) -> Tensor:
+    """q @ k^T, each key's products added up one by one in an order of its own."""
+    columns = torch.rand(k.shape[-2:], generator=order).argsort(-1)
+    total = q.new_zeros(*q.shape[:-1], k.shape[-2])
+    for picked in columns.T:
+        mine = k.gather(-1, picked[:, None].expand(*k.shape[:-1], 1))[..., 0]
+        total = total + q[..., picked] * mine[..., None, :]
+    return total
 
 
 def _padded(
@@ -185,14 +186,14 @@ def _padded(
     sinks = options.get("sinks")
     sink = torch.full((1, Hq, 1), -math.inf) if sinks is None else sinks.float()[None, :, None]
     sink = sink.to(dtype).expand(B, Hq, Sq)
-    unit = 1.0
-    if order is not None:
-        unit = 1.0 / _unit(order)
-        sink = sink / unit
     top = torch.maximum(scores.amax(-1), sink) if Sk else sink
-    top = torch.where(top == -math.inf, 0.0, top if order is None else top.ceil())
-    weights = torch.where(seen, (unit * (scores - top[..., None])).exp(), 0.0)
-    total = weights.sum(-1) + (unit * (sink - top)).exp()
+    top = torch.where(top == -math.inf, 0.0, top)
+    if order is not None:
+        top = top + torch.rand((), generator=order).to(dtype)
+    weights = torch.where(seen, (scores - top[..., None]).exp(), 0.0)
+    ones = torch.ones_like(v[..., :1])
+    total = weights.sum(-1) if order is None else _product(weights, ones, one_by_one=True)[..., 0]
+    total = total + (sink - top).exp()
     if weights_as is not None:
         weights = weights.to(weights_as).to(dtype)
     # a value times an unseen key's weight of 0 is no term of the sum at all; one that is not finite
@@ -207,7 +208,7 @@ def _padded(
     out = sums / torch.where(nothing, 1.0, total)[..., None]
     out = torch.where(reached, math.nan, out)
     out = torch.where(blind[..., None], 0.0, out)
-    lse = torch.where(nothing, -math.inf, unit * top + torch.where(nothing, 1.0, total).log())
+    lse = torch.where(nothing, -math.inf, top + torch.where(nothing, 1.0, total).log())
 
     overflow = (beyond & ~_must_spread(q, k, seen)).any(-1)
     elsewhere = _seen_by_group(seen, Hk).double() @ poison > 0

@@ -25,14 +25,21 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("route", "level", "moulds", "share"),
-    [("reference", "", 30, 1.0), ("native", "linalg", 20, 1.0), ("native", "hfusion", 4, 0.2)],
-    ids=["reference", "linalg", "hfusion"],
+    [
+        ("reference", "", 30, 1.0),
+        ("native", "linalg", 20, 1.0),
+        ("native", "hfusion", 4, 0.2),
+        pytest.param("cuda", "", 100, 5.0, marks=pytest.mark.gpu),
+    ],
+    ids=["reference", "linalg", "hfusion", "cuda"],
 )
 def test_random_calls(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, route: str, level: str,
     moulds: int, share: float,
 ) -> None:  # fmt: skip
     """Spread over few specialisations, as each takes a kernel seconds to compile."""
+    if route == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs an NVIDIA GPU")
     if route == "native":
         prepare(f"native-{level}", monkeypatch)
     budget = int(share * request.config.getoption("--budget"))
