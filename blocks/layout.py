@@ -230,3 +230,18 @@ def store_rows(ptr, values, row_start, row_end):
     """
     rows = tl.arange(0, values.shape[0])
     tl.store(ptr + row_start + rows, values, mask=rows < row_end - row_start)
+
+
+@triton.jit
+def load_rows(ptr, row_start, row_end, BLOCK_ROWS: tl.constexpr):
+    """Load one number a row of a contiguous vector; from row_end on they are 0.
+
+    Args:
+        ptr: pointer to the vector's first element.
+        row_start, row_end: int32.
+
+    Returns:
+        [BLOCK_ROWS] of the pointer's dtype.
+    """
+    rows = tl.arange(0, BLOCK_ROWS)
+    return tl.load(ptr + row_start + rows, mask=rows < row_end - row_start, other=0.0)

@@ -2,7 +2,8 @@
 
 from .attention import attention
 from .inspection import check, explain
+from .merging import merge_attention_states
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["attention", "check", "explain"]
+__all__ = ["attention", "check", "explain", "merge_attention_states"]

@@ -40,6 +40,13 @@ class Plan:
         return f"{where}: {self.reason}; {tile}, {loop} ({self.config.source})"
 
 
+def kernel_route(device: torch.device) -> Literal["device", "native", "interpreter"]:
+    """Where a kernel on tensors of this device runs."""
+    if device.type != "cpu":
+        return "device"
+    return "interpreter" if os.environ.get("TRITON_INTERPRET") == "1" else "native"
+
+
 def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
     """Choose the route, the target and the tile for a call.
 
@@ -66,11 +73,9 @@ def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
             "the kernels do not compute in float64; use impl='reference', which is plain PyTorch"
         )
     reason = "asked for" if impl == "triton" else f"{device} tensors"
-    if device == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
-        route: Literal["device", "native", "interpreter"] = "interpreter"
+    route = kernel_route(problem.device)
+    if route == "interpreter":
         reason += ", TRITON_INTERPRET=1"
-    else:
-        route = "native" if device == "cpu" else "device"
     require(device, interpreted=route == "interpreter")
     target = target_of(problem.device)
     if route == "device" and target.family == "ascend" and not problem.in_pieces:

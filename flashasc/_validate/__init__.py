@@ -3,6 +3,7 @@
 from .arguments import Arguments
 from .attention import validate_attention
 from .derivatives import no_forward_mode
+from .merging import validate_merge
 from .values import check_values
 
-__all__ = ["Arguments", "check_values", "no_forward_mode", "validate_attention"]
+__all__ = ["Arguments", "check_values", "no_forward_mode", "validate_attention", "validate_merge"]

@@ -97,3 +97,21 @@ def masked(
     seen = tl.max(scores, axis=0) != NEG_INF  # [N]; NaN counts as seen
     values = tl.where(seen[:, None], values, 0.0)
     return scores, values.to(values.dtype)
+
+
+@triton.jit
+def sink_logit(sink_ptr, NATURAL: tl.constexpr):
+    """Sinks in the units that the softmax takes; what is finite stays so.
+
+    Args:
+        sink_ptr: pointer, or a tile of them, to fp16, bf16 or fp32, natural units.
+        NATURAL: the units that the softmax takes: natural or log2.
+
+    Returns:
+        fp32, of the pointer's shape.
+    """
+    sink = tl.load(sink_ptr).to(tl.float32)
+    if not NATURAL:
+        bounded = tl.minimum(tl.maximum(sink, -LARGEST * LN2), LARGEST * LN2)
+        sink = tl.where(tl.abs(sink) < INF, bounded, sink) * LOG2E
+    return sink

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -38,7 +39,7 @@ class State:
         pivot = torch.maximum(self.pivot, candidate)
         base = torch.where(pivot == -math.inf, 0.0, pivot)
         rescale = self.pivot - base
-        rescale = torch.exp2(rescale) if self.rounded else _power_of_two(rescale)
+        rescale = torch.exp2(rescale) if self.rounded else power_of_two(rescale)
         self.pivot = pivot
 
         weights = scores.sub_(base[..., None]).exp2_()
@@ -64,28 +65,57 @@ class State:
         return total, comp.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
     def finalize(self, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Output [..., M, Dv] and log-sum-exp [..., M], natural-log units.
-
-        Args:
-            sinks: one more logit of each row, broadcasts to [..., M], natural-log units.
-        """
-        acc = self.acc[0] + self.acc[1]
-        divisor = self.row_sum[0] + self.row_sum[1]
-        empty = divisor == 0
-        total = self.lse_sum[0] + self.lse_sum[1] if self.separate_lse else divisor
-        lse = self.pivot * math.log(2.0) + torch.where(empty, 1.0, total).log()
-        lse = lse.masked_fill_(empty, -math.inf)
-        if sinks is not None:
-            # relative to the pivot, like the weights; where a sink dwarfs them all it is inf, and
-            # the output 0
-            weight = torch.exp2(sinks * math.log2(math.e) - self.pivot)
-            divisor = divisor + weight.masked_fill(empty, 0.0)
-            lse = torch.logaddexp(lse, sinks)
-        out = acc / torch.where(empty, 1.0, divisor)[..., None]
-        return out.masked_fill_(empty[..., None], 0.0), lse
+        """Output [..., M, Dv] and log-sum-exp [..., M], natural-log units; see `finalize`."""
+        total = self.lse_sum if self.separate_lse else self.row_sum
+        return finalize(self.pivot, self.row_sum, total, self.acc, sinks)
 
 
-def _power_of_two(exponent: Tensor) -> Tensor:
+Pair: TypeAlias = tuple[Tensor, Tensor]
+"""A compensated sum: its value is the sum of the two."""
+
+
+def finalize(
+    pivot: Tensor, row_sum: Pair, lse_sum: Pair, acc: Pair, sinks: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Output [..., M, Dv] and log-sum-exp [..., M], natural-log units.
+
+    Args:
+        pivot: [..., M], log2 units.
+        row_sum, lse_sum: [..., M] each. The divisor, and what the log-sum-exp is of.
+        acc: [..., M, Dv].
+        sinks: one more logit of each row, broadcasts to [..., M], natural-log units.
+    """
+    divisor = row_sum[0] + row_sum[1]
+    empty = divisor == 0
+    lse = pivot * math.log(2.0) + torch.where(empty, 1.0, lse_sum[0] + lse_sum[1]).log()
+    lse = lse.masked_fill_(empty, -math.inf)
+    if sinks is not None:
+        # relative to the pivot, like the weights; where a sink dwarfs them all it is inf, and
+        # the output 0
+        weight = torch.exp2(sinks * math.log2(math.e) - pivot)
+        divisor = divisor + weight.masked_fill(empty, 0.0)
+        lse = torch.logaddexp(lse, sinks)
+    out = (acc[0] + acc[1]) / torch.where(empty, 1.0, divisor)[..., None]
+    return out.masked_fill_(empty[..., None], 0.0), lse
+
+
+def merge(a: Pair, b: Pair) -> Pair:
+    """Add two compensated sums; symmetric in a and b, bit for bit.
+
+    Source: Knuth, The Art of Computer Programming 2 (1969), section 4.2.2, theorem B.
+    """
+    total = a[0] + b[0]
+    b_rounded = total - a[0]
+    error = (a[0] - (total - b_rounded)) + (b[0] - b_rounded)
+    rest = error + (a[1] + b[1])
+    acc = total + rest
+    comp = rest - (acc - total)
+    # as in `blocks.compensated.merge`: an honest infinity stays one
+    finite = acc.isfinite()
+    return torch.where(finite, acc, total), torch.where(finite, comp, 0.0)
+
+
+def power_of_two(exponent: Tensor) -> Tensor:
     """Exactly 2**exponent for whole numbers <= 0; 0 below the normal range."""
     if exponent.dtype == torch.float64:
         return ((exponent.clamp(-1023, 0).to(torch.int64) + 1023) << 52).view(torch.float64)
