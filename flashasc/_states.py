@@ -201,6 +201,9 @@ def attention_state_op(*args: Any) -> tuple[Tensor, Tensor]:
 
     assert plan.config is not None and plan.target is not None
     rows, acc = empty_state(q, problem)
+    if problem.precision == "standard":
+        # sums that are not compensated leave their compensations as they find them
+        acc.zero_()
     if problem.packed:
         # tokens that belong to no sequence
         acc.zero_()

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from blocks.gemm import dot
-from blocks.layout import load_tile
+from blocks.layout import load_paged_tile, load_tile
 from blocks.softmax import fold_segment, online_update
 
 from .attention_scores import adjusted, banded, masked
@@ -26,18 +26,26 @@ def attend_tile(
     BAND: tl.constexpr, METHOD: tl.constexpr, SPLIT: tl.constexpr, SEGMENT: tl.constexpr,
     WITH_LSE: tl.constexpr, NATURAL: tl.constexpr, DOT_PRECISION: tl.constexpr, WIDE: tl.constexpr,
     K_BY_COLUMNS: tl.constexpr, V_BY_COLUMNS: tl.constexpr,
+    table_ptr=None, pages=0, stride_kp=0, stride_vp=0, PAGE: tl.constexpr = 0,
+    PAGE_BY_PAGE: tl.constexpr = False,
 ):  # fmt: skip
     """Attend from a tile of queries to the keys [start_n, start_n + BLOCK_N).
 
     BAND says which tiles pay for hiding the keys out of a row's reach: "never" (the caller knows
     that every row reaches every key), "always", or "branch" (this tile only if it has to, decided
-    as it runs).
+    as it runs). PAGE: keys and values lie in pages of that many, see `load_paged_tile`.
     """
     # keys that no row of the tile sees are not read: whatever lies there cannot spread
-    k = load_tile(
-        k_ptr, start_n, end, stride_kn, stride_kd, D, BLOCK_N, BLOCK_D, BAND != "never", WIDE,
-        begin, BOUND_LEFT, K_BY_COLUMNS,
-    )  # [BLOCK_N, BLOCK_D]  # fmt: skip
+    if PAGE:
+        k = load_paged_tile(
+            k_ptr, table_ptr, pages, start_n, end, stride_kp, stride_kn, stride_kd, D, BLOCK_N,
+            BLOCK_D, PAGE, PAGE_BY_PAGE, BAND != "never", WIDE, begin, BOUND_LEFT,
+        )  # [BLOCK_N, BLOCK_D]  # fmt: skip
+    else:
+        k = load_tile(
+            k_ptr, start_n, end, stride_kn, stride_kd, D, BLOCK_N, BLOCK_D, BAND != "never", WIDE,
+            begin, BOUND_LEFT, K_BY_COLUMNS,
+        )  # [BLOCK_N, BLOCK_D]  # fmt: skip
     scores = dot(q, tl.trans(k), DOT_PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     scores = adjusted(
         scores, bias_ptr, stride_bias_m, stride_bias_n, slope, cap,
@@ -48,10 +56,16 @@ def attend_tile(
     elif BAND == "branch":
         if (start_n < all_begin) | (start_n + BLOCK_N > all_end):
             scores = banded(scores, start_n, end, offs_m, first, last, BOUND_LEFT, BOUND_RIGHT)
-    v = load_tile(
-        v_ptr, start_n, end, stride_vn, stride_vd, Dv, BLOCK_N, BLOCK_DV, BAND != "never", WIDE,
-        begin, BOUND_LEFT, V_BY_COLUMNS,
-    )  # [BLOCK_N, BLOCK_DV]  # fmt: skip
+    if PAGE:
+        v = load_paged_tile(
+            v_ptr, table_ptr, pages, start_n, end, stride_vp, stride_vn, stride_vd, Dv, BLOCK_N,
+            BLOCK_DV, PAGE, PAGE_BY_PAGE, BAND != "never", WIDE, begin, BOUND_LEFT,
+        )  # [BLOCK_N, BLOCK_DV]  # fmt: skip
+    else:
+        v = load_tile(
+            v_ptr, start_n, end, stride_vn, stride_vd, Dv, BLOCK_N, BLOCK_DV, BAND != "never", WIDE,
+            begin, BOUND_LEFT, V_BY_COLUMNS,
+        )  # [BLOCK_N, BLOCK_DV]  # fmt: skip
     if MASK != "none":
         scores, v = masked(
             scores, v, mask_ptr, stride_mask_m, stride_mask_n, start_m, start_n, Sq, end,

@@ -28,7 +28,7 @@ def store_state(
         row_start, row_end: int32. First row of the tile; first row not to be written.
         rows_stride: int32, elements from one of the five rows to the next.
         stride_acc: elements from one row of acc to the next.
-        PLAIN: the sums are not compensated: zeros stand for acc_comp.
+        PLAIN: the sums are not compensated: acc_comp is not stored.
         WIDE: see `blocks.layout.tile_offsets`.
     """
     store_rows(rows_ptr, pivot, row_start, row_end)
@@ -37,9 +37,8 @@ def store_state(
     store_rows(advance(rows_ptr, 3, rows_stride), lse_sum, row_start, row_end)
     store_rows(advance(rows_ptr, 4, rows_stride), lse_sum_comp, row_start, row_end)
     store_tile(acc_ptr, acc, row_start, row_end, stride_acc, 1, Dv, WIDE)
-    if PLAIN:
-        acc_comp = tl.zeros_like(acc)
-    store_tile(acc_ptr + Dv, acc_comp, row_start, row_end, stride_acc, 1, Dv, WIDE)
+    if not PLAIN:
+        store_tile(acc_ptr + Dv, acc_comp, row_start, row_end, stride_acc, 1, Dv, WIDE)
 
 
 @triton.jit

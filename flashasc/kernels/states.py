@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import triton
 import triton.language as tl
@@ -146,8 +148,8 @@ def launch_finalize_state(
 
 def _launch(
     kernel: object,
-    args: dict[str, object],
-    constants: dict[str, object],
+    args: Mapping[str, object],
+    constants: Mapping[str, object],
     acc: torch.Tensor,
     target: Target,
     route: Route,
@@ -160,8 +162,8 @@ def _launch(
     launch(
         kernel,
         min(tasks, target.cores) if target.family == "ascend" else tasks,
-        args | {"rows": count, "tiles": tiles, "tasks": tasks},
-        constants | {"Dv": Dv, "BLOCK_M": block_m, "BLOCK_DV": block_dv},
+        {**args, "rows": count, "tiles": tiles, "tasks": tasks},
+        {**constants, "Dv": Dv, "BLOCK_M": block_m, "BLOCK_DV": block_dv},
         route=route,
         device=acc.device,
         arch=target.arch,
