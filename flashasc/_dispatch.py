@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from ._configs import TileConfig, choose
+from ._configs import TileConfig, choose, choose_split, rows_of_a_tile
 from ._problem import AttentionProblem
 from ._target import Target, target_of
 from ._triton import require
@@ -25,19 +25,33 @@ class Plan:
     target: Target | None = None
     """What the kernel is compiled for; None for the reference."""
     config: TileConfig | None = None
-    """The row of the tile table it runs with; None for the reference."""
+    """The row of the tile table it runs with; None for the reference, and where no sequence has so
+    many queries as to need it."""
+    split: TileConfig | None = None
+    """The row for sequences of few queries, whose keys are split into chunks; None where no
+    sequence has so few."""
+    few: int = 0
+    """The most queries of a sequence that runs with `split`."""
 
     def __str__(self) -> str:
-        if self.config is None or self.target is None:
+        if self.target is None:
             return f"reference (plain PyTorch): {self.reason}"
         where = {
             "device": f"Triton kernel on {self.target.arch}",
             "native": f"Triton kernel, lowered for {self.target.arch}, natively on the CPU",
             "interpreter": "Triton kernel in Triton's interpreter",
         }[self.route]
-        tile = f"tile {self.config.block_m} x {self.config.block_n}"
-        loop = "one program a core" if self.config.core_loop else "one program a tile"
-        return f"{where}: {self.reason}; {tile}, {loop} ({self.config.source})"
+        parts = []
+        if self.config is not None:
+            tile = f"tile {self.config.block_m} x {self.config.block_n}"
+            loop = "one program a core" if self.config.core_loop else "one program a tile"
+            parts.append(f"{tile}, {loop} ({self.config.source})")
+        if self.split is not None:
+            parts.append(
+                f"keys split into chunks of {self.split.chunk} for sequences of at most {self.few} "
+                f"queries, tile {self.split.block_m} x {self.split.block_n} ({self.split.source})"
+            )
+        return f"{where}: {self.reason}; {'; '.join(parts)}"
 
 
 def kernel_route(device: torch.device) -> Literal["device", "native", "interpreter"]:
@@ -47,10 +61,15 @@ def kernel_route(device: torch.device) -> Literal["device", "native", "interpret
     return "interpreter" if os.environ.get("TRITON_INTERPRET") == "1" else "native"
 
 
-def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
+def plan_attention(problem: AttentionProblem, impl: Impl, *, splits: bool = True) -> Plan:
     """Choose the route, the target and the tile for a call.
 
     An explicit `impl` is never replaced by another one.
+
+    Args:
+        problem: the facts of the call.
+        impl: what the caller asked for.
+        splits: whether the keys of few queries may be split.
 
     Raises:
         NotImplementedError: the kernel cannot do this, or has no table for this device.
@@ -85,4 +104,16 @@ def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
             "it, is 1, and a mask and a bias whose last stride is 1: rows or columns that lie in "
             "one piece. Make them so with .contiguous(), or use impl='reference'"
         )
-    return Plan(route, reason, target, choose(problem, target))
+    if not splits:
+        return Plan(route, reason, target, choose(problem, target))
+    # What decides is the sequence's own number of queries, never its batch mates: its bits stay the
+    # same in any batch. Those of packed sequences are known on the device alone: both kernels run,
+    # and each leaves the other's sequences out.
+    split = choose_split(problem, target)
+    few, _ = rows_of_a_tile(split, problem.group)
+    if problem.has_mask or problem.has_bias or (not problem.packed and problem.Sq > few):
+        return Plan(route, reason, target, choose(problem, target))
+    all_few = min(problem.Sq, problem.tokens_q) <= few if problem.packed else True
+    return Plan(
+        route, reason, target, None if all_few else choose(problem, target), split, few
+    )
