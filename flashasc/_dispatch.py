@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
-from ._configs import TileConfig, choose, choose_split, rows_of_a_tile
+from ._configs import TileConfig, choose, choose_split, rows_of_a_tile, within_pages
 from ._problem import AttentionProblem
 from ._target import Target, target_of
 from ._triton import require
@@ -61,7 +61,22 @@ def kernel_route(device: torch.device) -> Literal["device", "native", "interpret
     return "interpreter" if os.environ.get("TRITON_INTERPRET") == "1" else "native"
 
 
-def plan_attention(problem: AttentionProblem, impl: Impl, *, splits: bool = True) -> Plan:
+Splits = Literal["few", "never", "always"]
+"""Whether keys are split into chunks: those of few queries, none, all."""
+
+
+def plan_decode(problem: AttentionProblem, impl: Impl, page: int = 0) -> Plan:
+    """The same as `plan_attention` for a call with a cache, whose keys are always split.
+
+    Args:
+        problem, impl: as for `plan_attention`.
+        page: keys of a page; 0: a sequence's keys lie in one piece.
+    """
+    plan = plan_attention(problem, impl, splits="always")
+    return plan if plan.split is None else replace(plan, split=within_pages(plan.split, page))
+
+
+def plan_attention(problem: AttentionProblem, impl: Impl, *, splits: Splits = "few") -> Plan:
     """Choose the route, the target and the tile for a call.
 
     An explicit `impl` is never replaced by another one.
@@ -69,7 +84,7 @@ def plan_attention(problem: AttentionProblem, impl: Impl, *, splits: bool = True
     Args:
         problem: the facts of the call.
         impl: what the caller asked for.
-        splits: whether the keys of few queries may be split.
+        splits: whose keys are split.
 
     Raises:
         NotImplementedError: the kernel cannot do this, or has no table for this device.
@@ -104,16 +119,16 @@ def plan_attention(problem: AttentionProblem, impl: Impl, *, splits: bool = True
             "it, is 1, and a mask and a bias whose last stride is 1: rows or columns that lie in "
             "one piece. Make them so with .contiguous(), or use impl='reference'"
         )
-    if not splits:
+    if splits == "never":
         return Plan(route, reason, target, choose(problem, target))
     # What decides is the sequence's own number of queries, never its batch mates: its bits stay the
     # same in any batch. Those of packed sequences are known on the device alone: both kernels run,
     # and each leaves the other's sequences out.
     split = choose_split(problem, target)
     few, _ = rows_of_a_tile(split, problem.group)
+    if splits == "always":
+        return Plan(route, reason, target, None, split, problem.Sq)
     if problem.has_mask or problem.has_bias or (not problem.packed and problem.Sq > few):
         return Plan(route, reason, target, choose(problem, target))
     all_few = min(problem.Sq, problem.tokens_q) <= few if problem.packed else True
-    return Plan(
-        route, reason, target, None if all_few else choose(problem, target), split, few
-    )
+    return Plan(route, reason, target, None if all_few else choose(problem, target), split, few)

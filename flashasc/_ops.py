@@ -133,9 +133,7 @@ def _launch(
         if lse is not None:
             lse.fill_(-torch.inf)
     if plan.config is not None:
-        launch_attention_fwd(
-            q, k, v, out, lse, problem, extras, plan.config, *where, few=plan.few
-        )
+        launch_attention_fwd(q, k, v, out, lse, problem, extras, plan.config, *where, few=plan.few)
     if plan.split is not None:
         last_key = problem.packed and problem.bottom_right
         launch_attention_split(

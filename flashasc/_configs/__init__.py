@@ -5,10 +5,10 @@ from __future__ import annotations
 from .._problem import AttentionProblem
 from .._target import Target
 from . import ascend, nvidia
-from .split import rows_of_a_tile
+from .split import rows_of_a_tile, within_pages
 from .tile import TileConfig
 
-__all__ = ["TileConfig", "choose", "choose_split", "fits", "rows_of_a_tile"]
+__all__ = ["TileConfig", "choose", "choose_split", "fits", "rows_of_a_tile", "within_pages"]
 
 
 def choose(problem: AttentionProblem, target: Target) -> TileConfig:
@@ -33,9 +33,7 @@ def choose_split(problem: AttentionProblem, target: Target) -> TileConfig:
     return _first(tables[target.family], problem, target)
 
 
-def _first(
-    table: tuple[TileConfig, ...], problem: AttentionProblem, target: Target
-) -> TileConfig:
+def _first(table: tuple[TileConfig, ...], problem: AttentionProblem, target: Target) -> TileConfig:
     arch = ascend.SAME_MEMORIES.get(target.arch, target.arch)
     rows = [row for row in table if arch in row.targets]
     if not rows:

@@ -81,24 +81,33 @@ _SPLIT_SOURCE = (
     "no NPU measured"
 )
 
-# max_head: keys of a tile
-_SPLIT_16_BIT = {128: 256, 256: 128}
-_SPLIT_32_BIT = {128: 128, 256: 64}
+# max_head: keys of a tile, without and with score options
+_SPLIT_16_BIT = {128: (256, 128), 256: (128, 64)}
+_SPLIT_32_BIT = {128: (128, 64), 256: (64, 32)}
 
 
 def _split_row(
-    targets: tuple[str, ...], dtype: torch.dtype, precision: Precision, max_head: int
+    options: str,
+    targets: tuple[str, ...],
+    dtype: torch.dtype,
+    precision: Precision,
+    max_head: int,
 ) -> TileConfig:
-    block_n = (_SPLIT_32_BIT if dtype == torch.float32 else _SPLIT_16_BIT)[max_head]
+    widths = _SPLIT_32_BIT if dtype == torch.float32 else _SPLIT_16_BIT
+    block_n = widths[max_head][options == "all"]
     # the cube's rows: heads that share keys, or queries, fill them
-    found = row(targets, dtype, precision, max_head, "all", 16, block_n, _SPLIT_SOURCE)
-    return replace(found, chunk=_SPLIT_CHUNK, options=SCORE_OPTIONS - {"mask", "bias"})
+    found = row(targets, dtype, precision, max_head, options, 16, block_n, _SPLIT_SOURCE)
+    return replace(found, chunk=_SPLIT_CHUNK, options=found.options - {"mask", "bias"})
 
 
 SPLIT_TILES = tuple(
-    _split_row(targets, dtype, precision, max_head)
-    for targets, dtype, precision, max_head in product(
-        (A2_A3, A5), (torch.float16, torch.bfloat16, torch.float32), get_args(Precision), (128, 256)
+    _split_row(options, targets, dtype, precision, max_head)
+    for options, targets, dtype, precision, max_head in product(
+        ("none", "all"),
+        (A2_A3, A5),
+        (torch.float16, torch.bfloat16, torch.float32),
+        get_args(Precision),
+        (128, 256),
     )
     if not (precision == "high" and dtype == torch.float32)
 )

@@ -123,7 +123,7 @@ def _attention_fwd_tile(
         )  # fmt: skip
     else:
         if SINKS:
-            sink = sink_logit(advance(sinks_ptr, head, stride_sinks_h), NATURAL)
+            sink = sink_logit(advance(sinks_ptr, head, stride_sinks_h), 1, 1, 0, NATURAL)
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = add_sink(
                 pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, sink,
                 WHOLE, NATURAL,

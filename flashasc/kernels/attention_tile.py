@@ -27,7 +27,6 @@ def attend_tile(
     WITH_LSE: tl.constexpr, NATURAL: tl.constexpr, DOT_PRECISION: tl.constexpr, WIDE: tl.constexpr,
     K_BY_COLUMNS: tl.constexpr, V_BY_COLUMNS: tl.constexpr,
     table_ptr=None, pages=0, stride_kp=0, stride_vp=0, PAGE: tl.constexpr = 0,
-    PAGE_BY_PAGE: tl.constexpr = False,
 ):  # fmt: skip
     """Attend from a tile of queries to the keys [start_n, start_n + BLOCK_N).
 
@@ -39,7 +38,7 @@ def attend_tile(
     if PAGE:
         k = load_paged_tile(
             k_ptr, table_ptr, pages, start_n, end, stride_kp, stride_kn, stride_kd, D, BLOCK_N,
-            BLOCK_D, PAGE, PAGE_BY_PAGE, BAND != "never", WIDE, begin, BOUND_LEFT,
+            BLOCK_D, PAGE, BAND != "never", WIDE, begin, BOUND_LEFT,
         )  # [BLOCK_N, BLOCK_D]  # fmt: skip
     else:
         k = load_tile(
@@ -59,7 +58,7 @@ def attend_tile(
     if PAGE:
         v = load_paged_tile(
             v_ptr, table_ptr, pages, start_n, end, stride_vp, stride_vn, stride_vd, Dv, BLOCK_N,
-            BLOCK_DV, PAGE, PAGE_BY_PAGE, BAND != "never", WIDE, begin, BOUND_LEFT,
+            BLOCK_DV, PAGE, BAND != "never", WIDE, begin, BOUND_LEFT,
         )  # [BLOCK_N, BLOCK_DV]  # fmt: skip
     else:
         v = load_tile(
@@ -99,7 +98,6 @@ def attend_range(
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, K_BY_COLUMNS: tl.constexpr, V_BY_COLUMNS: tl.constexpr,
     table_ptr=None, pages=0, stride_kp=0, stride_vp=0, PAGE: tl.constexpr = 0,
-    PAGE_BY_PAGE: tl.constexpr = False,
 ):  # fmt: skip
     """The state of a tile of queries after the keys from start_n, a tile at a time, to end.
 
@@ -143,7 +141,7 @@ def attend_range(
                         "branch" if not SPLIT_LOOP else ("never" if part == 1 else "always"),
                         METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, DOT_PRECISION, WIDE,
                         K_BY_COLUMNS, V_BY_COLUMNS,
-                        table_ptr, pages, stride_kp, stride_vp, PAGE, PAGE_BY_PAGE,
+                        table_ptr, pages, stride_kp, stride_vp, PAGE,
                     )
                 )  # fmt: skip
         start_n = tl.maximum(end_n, start_n)

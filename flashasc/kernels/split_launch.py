@@ -15,8 +15,9 @@ from .._configs import TileConfig, rows_of_a_tile
 from .._problem import AttentionProblem, Extras
 from .._target import Target
 from .attention_launch import by_columns, reach
-from .attention_split import attention_split_kernel, merge_chunks_kernel
+from .attention_split import attention_split_kernel
 from .launch import Route, launch
+from .merge_chunks import merge_chunks_kernel
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,6 @@ def split_constants(
         "GROUP": group,
         "CHUNK": config.chunk,
         "PAGE": page,
-        "PAGE_BY_PAGE": config.core_loop,
         "BOUND_LEFT": problem.window_left is not None,
         "BOUND_RIGHT": problem.reach_right is not None,
         "ALIBI": problem.has_alibi,
@@ -190,9 +190,11 @@ def launch_attention_split(
     natural = config.natural_exp or problem.has_alibi
     unit = 1.0 if natural else LOG2E.value
     cap = problem.softcap
-    # states go to memory, unless no sequence has a second chunk
+    # States go to memory, unless no sequence has a second chunk. On Ascend they always do: with
+    # the end of the work in the same kernel bishengir-compile 1.2.0 aborts.
+    one_chunk = chunks == 1 and not config.core_loop
     states: list[torch.Tensor | None] = [None, None]
-    if chunks > 1:
+    if not one_chunk:
         slots = problem.B * chunks
         if packed:
             slots = problem.tokens_k // config.chunk + problem.B
@@ -235,7 +237,7 @@ def launch_attention_split(
         split_constants(
             problem,
             config,
-            one_chunk=chunks == 1,
+            one_chunk=one_chunk,
             last_key=last_key,
             page=0 if pages is None else pages.size,
             wide=wide,
@@ -244,7 +246,7 @@ def launch_attention_split(
         options=config.compiler_options(),
         **options,
     )  # fmt: skip
-    if chunks == 1:
+    if one_chunk:
         return
     constants = merge_constants(problem, config, last_key=last_key, wide=wide)
     parts = (rows // constants["MERGE_ROWS"]) * (problem.Dv // constants["COLS"])
@@ -258,3 +260,44 @@ def launch_attention_split(
         options={**config.compiler_options(), **({} if config.core_loop else {"num_warps": 1})},
         **options,
     )
+
+
+def split_signature(problem: AttentionProblem) -> dict[str, str]:
+    """Triton types of `attention_split_kernel`'s runtime arguments, by name.
+
+    As `launch_attention_split` passes them for tensors whose strides and sizes fit in 32 bits, and
+    for slopes and sinks in float32 and lengths in int32.
+    """
+    return _signature(attention_split_kernel, problem)
+
+
+def merge_signature(problem: AttentionProblem) -> dict[str, str]:
+    """The same of `merge_chunks_kernel`."""
+    return _signature(merge_chunks_kernel, problem)
+
+
+def _signature(kernel: Any, problem: AttentionProblem) -> dict[str, str]:
+    dtype = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+    types = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), f"*{dtype[problem.dtype]}")
+    floats = ("lse_ptr", "rows_ptr", "acc_ptr", "alibi_ptr", "sinks_ptr")
+    types |= dict.fromkeys(floats, "*fp32")
+    types |= dict.fromkeys(("kv_lens_ptr", "cu_q_ptr", "cu_k_ptr", "table_ptr"), "*i32")
+    types |= {"out_ptr": f"*{dtype[problem.out_dtype]}", "scale": "fp32", "cap": "fp32"}
+    constants = {p.name for p in kernel.params if p.is_constexpr}
+    return {name: types.get(name, "i32") for name in kernel.arg_names if name not in constants}
+
+
+def absent_in_split(problem: AttentionProblem, *, one_chunk: bool, paged: bool) -> dict[str, None]:
+    """The pointers that a call does not pass: the compiler drops what reads them."""
+    passed = {
+        "lse_ptr": problem.with_lse,
+        "rows_ptr": not one_chunk,
+        "acc_ptr": not one_chunk,
+        "alibi_ptr": problem.has_alibi,
+        "sinks_ptr": problem.has_sinks,
+        "kv_lens_ptr": problem.has_kv_lens,
+        "cu_q_ptr": problem.packed,
+        "cu_k_ptr": problem.packed,
+        "table_ptr": paged,
+    }
+    return {name: None for name, is_passed in passed.items() if not is_passed}

@@ -73,7 +73,7 @@ def finalize_state_kernel(
         if SINKS:
             pivot, row_sum, row_comp, lse_sum, lse_comp, acc, comp = add_sink(
                 pivot, row_sum, row_comp, lse_sum, lse_comp, acc, comp,
-                sink_logit(advance(sinks_ptr, head % heads, 1), NATURAL), WHOLE, NATURAL,
+                sink_logit(advance(sinks_ptr, head % heads, 1), 1, 1, 0, NATURAL), WHOLE, NATURAL,
             )  # fmt: skip
         out, lse = online_finalize(
             pivot, row_sum, row_comp, lse_sum, lse_comp, acc, comp, SEPARATE_LSE, NATURAL
