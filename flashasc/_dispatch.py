@@ -71,9 +71,21 @@ def plan_decode(problem: AttentionProblem, impl: Impl, page: int = 0) -> Plan:
     Args:
         problem, impl: as for `plan_attention`.
         page: keys of a page; 0: a sequence's keys lie in one piece.
+
+    Raises:
+        What `plan_attention` does.
+        NotImplementedError: pages too small for the target's compiler.
     """
     plan = plan_attention(problem, impl, splits="always")
-    return plan if plan.split is None else replace(plan, split=within_pages(plan.split, page))
+    if plan.split is None:
+        return plan
+    if plan.route == "device" and 0 < page < plan.split.least_page:
+        assert plan.target is not None
+        raise NotImplementedError(
+            f"the kernels for {plan.target.arch} need pages of {plan.split.least_page} keys or "
+            f'more in {problem.dtype}; got pages of {page}. Use larger pages, or impl="reference"'
+        )
+    return replace(plan, split=within_pages(plan.split, page))
 
 
 def plan_attention(problem: AttentionProblem, impl: Impl, *, splits: Splits = "few") -> Plan:

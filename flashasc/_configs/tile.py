@@ -47,6 +47,8 @@ class TileConfig:
     """One program a core, looping over tasks (NPU), instead of one program a task (GPU)."""
     chunk: int = 0
     """Keys that one program attends to, where keys are split; 0 where they are not."""
+    least_page: int = 16
+    """Keys that a page of a cache has at least, for a compiler to take it."""
     merge_columns: int = 0
     """Columns that one program merges the chunks of, where Dv is a multiple of them; 0: all."""
     split_loop: bool = False

@@ -134,7 +134,8 @@ def _attention_split_tile(
     do_not_specialize=[
         "Hk", "group", "Sq", "Sk", "max_q", "max_k", "pages", "diagonal", "window_left",
         "window_right", "few", "head_tiles", "tiles", "chunks", "slot_rows", "tasks",
-        "stride_lse_b", "stride_lse_h", "stride_alibi_b", "stride_alibi_h", "stride_sinks_h", "stride_table_b",
+        "stride_lse_b", "stride_lse_h", "stride_alibi_b", "stride_alibi_h", "stride_sinks_h",
+        "stride_table_b",
     ]
 )  # fmt: skip
 def attention_split_kernel(
@@ -167,29 +168,35 @@ def attention_split_kernel(
     if CORE_LOOP:
         for task in range(tl.program_id(0), tasks, tl.num_programs(0)):
             _attention_split_tile(
-                task, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, rows_ptr, acc_ptr, alibi_ptr, sinks_ptr,
-                kv_lens_ptr, cu_q_ptr, cu_k_ptr, table_ptr, scale, cap,
-                stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
-                stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
+                task,
+                q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, rows_ptr, acc_ptr, alibi_ptr,
+                sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, table_ptr, scale, cap,
+                stride_qb, stride_qh, stride_qm, stride_qd,
+                stride_kb, stride_kh, stride_kn, stride_kd,
+                stride_vb, stride_vh, stride_vn, stride_vd,
+                stride_ob, stride_oh, stride_om, stride_od,
                 stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
                 stride_table_b, Hk, group, Sq, Sk, max_q, max_k, pages, diagonal, window_left,
                 window_right, few, head_tiles, tiles, chunks, slot_rows,
                 D, Dv, BLOCK_D, BLOCK_DV, BLOCK_N, ROWS, GROUP, CHUNK, PAGE,
-                BOUND_LEFT, BOUND_RIGHT, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, LAST_KEY, ONE_CHUNK,
-                METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
-                WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
+                BOUND_LEFT, BOUND_RIGHT, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, LAST_KEY,
+                ONE_CHUNK, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION,
+                SPLIT_LOOP, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
             )  # fmt: skip
     else:
         _attention_split_tile(
-            tl.program_id(0), q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, rows_ptr, acc_ptr, alibi_ptr, sinks_ptr,
-            kv_lens_ptr, cu_q_ptr, cu_k_ptr, table_ptr, scale, cap,
-            stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
-            stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
+            tl.program_id(0),
+            q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, rows_ptr, acc_ptr, alibi_ptr,
+            sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, table_ptr, scale, cap,
+            stride_qb, stride_qh, stride_qm, stride_qd,
+            stride_kb, stride_kh, stride_kn, stride_kd,
+            stride_vb, stride_vh, stride_vn, stride_vd,
+            stride_ob, stride_oh, stride_om, stride_od,
             stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
             stride_table_b, Hk, group, Sq, Sk, max_q, max_k, pages, diagonal, window_left,
             window_right, few, head_tiles, tiles, chunks, slot_rows,
             D, Dv, BLOCK_D, BLOCK_DV, BLOCK_N, ROWS, GROUP, CHUNK, PAGE,
-            BOUND_LEFT, BOUND_RIGHT, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, LAST_KEY, ONE_CHUNK,
-            METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
-            WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
+            BOUND_LEFT, BOUND_RIGHT, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, LAST_KEY,
+            ONE_CHUNK, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION,
+            SPLIT_LOOP, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
         )  # fmt: skip

@@ -85,8 +85,8 @@ def _merge_chunks_tile(
 @triton.jit(
     do_not_specialize=[
         "Hk", "group", "Sq", "Sk", "max_q", "max_k", "diagonal", "window_left", "window_right",
-        "few", "head_tiles", "tiles", "chunks", "slot_rows", "tasks", "stride_lse_b", "stride_lse_h",
-        "stride_sinks_h",
+        "few", "head_tiles", "tiles", "chunks", "slot_rows", "tasks",
+        "stride_lse_b", "stride_lse_h", "stride_sinks_h",
     ]
 )  # fmt: skip
 def merge_chunks_kernel(

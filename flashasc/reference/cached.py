@@ -36,10 +36,9 @@ def decode(
     lens = extras.kv_lens.clamp(0, problem.Sk)
     problem = replace(problem, has_diagonals=True)
     extras = extras._replace(kv_lens=lens, diagonals=lens - problem.Sq)
+    k, v = (in_one_piece(x, table)[:, :, : problem.Sk] for x in (k, v))
     with full_precision_products(problem.device):
-        return forward(
-            q, *(in_one_piece(x, table)[:, :, : problem.Sk] for x in (k, v)), problem, extras
-        )
+        return forward(q, k, v, problem, extras)
 
 
 def in_one_piece(x: Tensor, table: Tensor | None) -> Tensor:
