@@ -157,7 +157,7 @@ def median_time(run: Callable[[], object], repeats: int = 50) -> float:
         run()
         end.record()
     torch.cuda.synchronize()
-    times = sorted(start.elapsed_time(end) for start, end in pairs)
+    times: list[float] = sorted(start.elapsed_time(end) for start, end in pairs)
     return times[len(times) // 2] / 1e3
 
 

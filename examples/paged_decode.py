@@ -9,7 +9,7 @@ takes them. At the end each output is compared with attention over the whole seq
 
 from __future__ import annotations
 
-import sys
+from typing import Literal
 
 import torch
 
@@ -27,7 +27,7 @@ def project(tokens: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]
 
 
 @torch.no_grad()
-def main(impl: str = "auto") -> None:
+def main(impl: Literal["auto", "triton", "reference"] = "auto") -> None:
     """Run the loop; raise if an output is off."""
     generator = torch.Generator().manual_seed(0)
     # 16 pages of 32 keys, for three sequences at a time
@@ -48,9 +48,8 @@ def main(impl: str = "auto") -> None:
             _, k, v = project(100, generator)
             cache.append(k, v, sequence=0, impl=impl)
             history[0] = (k, v)
-        q, k, v = (
-            torch.cat(x) for x in zip(*(project(1, generator) for _ in PROMPTS), strict=True)
-        )
+        new = [project(1, generator) for _ in PROMPTS]
+        q, k, v = (torch.cat(x) for x in zip(*new, strict=True))
         out = flashasc.decode(q, cache, k=k, v=v, impl=impl)
         for sequence, (old_k, old_v) in enumerate(history):
             one = slice(sequence, sequence + 1)
@@ -65,4 +64,4 @@ def main(impl: str = "auto") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

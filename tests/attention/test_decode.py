@@ -19,16 +19,16 @@ LENS = (0, 300, 2500)
 HQ, HK, D, DV = 4, 2, 32, 16
 
 
-def filled(route: Route, dtype: torch.dtype, page: int, lens: tuple[int, ...] = LENS) -> Any:
+def filled(route: Route, dtype: torch.dtype, page: int) -> Any:
     """(cache in one piece, cache in shuffled pages, k and v of each sequence), NaN elsewhere."""
     torch.manual_seed(0)
     device, room = route.device, 4096
-    B = len(lens)
-    keys = [torch.randn(1, HK, n, D, device=device).to(dtype) for n in lens]
-    values = [torch.randn(1, HK, n, DV, device=device).to(dtype) for n in lens]
+    B = len(LENS)
+    keys = [torch.randn(1, HK, n, D, device=device).to(dtype) for n in LENS]
+    values = [torch.randn(1, HK, n, DV, device=device).to(dtype) for n in LENS]
     k = torch.full((B, HK, room, D), torch.nan, dtype=dtype, device=device)
     v = torch.full((B, HK, room, DV), torch.nan, dtype=dtype, device=device)
-    for b, n in enumerate(lens):
+    for b, n in enumerate(LENS):
         k[b, :, :n], v[b, :, :n] = keys[b][0], values[b][0]
     count = B * room // page
     table = torch.randperm(count, device=device).to(torch.int32).view(B, -1)
@@ -38,7 +38,7 @@ def filled(route: Route, dtype: torch.dtype, page: int, lens: tuple[int, ...] = 
         cut = x.view(B, HK, -1, page, x.shape[-1]).transpose(1, 2).flatten(0, 1)
         lying[table.flatten().long()] = cut
         pages.append(lying)
-    lengths = torch.tensor(lens, dtype=torch.int32, device=device)
+    lengths = torch.tensor(LENS, dtype=torch.int32, device=device)
     paged = PagedKVCache(pages[0], pages[1], table, lengths.clone())
     return KVCache(k, v, lengths), paged, list(zip(keys, values, strict=True))
 
@@ -102,7 +102,8 @@ def test_options_layouts_and_room(route: Route) -> None:
 
 def test_what_has_no_place_is_dropped(route: Route) -> None:
     """Lengths beyond the cache, pages out of range: nothing else is touched, `check` says it."""
-    whole, paged, _ = filled(route, BFLOAT16, 256, (4095, 4096, -5))
+    whole, paged, _ = filled(route, BFLOAT16, 256)
+    whole.lens.copy_(torch.tensor([4095, 4096, -5]))
     _, k, v = tokens(route, BFLOAT16, 2)
     expected = whole.k.clone()
     expected[0, :, 4095] = k[0, :, 0]

@@ -21,8 +21,8 @@ from flashasc.testing import (
 from tests.attention.routes import Route
 from tests.cases_table import BFLOAT16, FLOAT16, FLOAT32
 
-# more than two chunks of every target, the last one ragged; heads that fill a tile, that do not, and
-# that are more than a tile has rows
+# more than two chunks of every target, the last one ragged; heads that fill a tile, that do not,
+# and that are more than a tile has rows
 CASES = [
     (Case(B=2, Hq=32, Hk=8, Sq=1, Sk=4500, D=32, dtype=BFLOAT16), "compensated"),
     (Case(B=2, Hq=6, Hk=2, Sq=3, Sk=4500, D=32, Dv=24, dtype=FLOAT32), "compensated"),
