@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
+
+Taken: TypeAlias = tuple[int, int, int]
+"""(sequence, place in it, page)."""
 
 
 class PagePool:
@@ -23,7 +27,7 @@ class PagePool:
         self._width = width
         self._page_size = page_size
 
-    def take(self, tokens: int, sequences: Sequence[int] | None) -> list[tuple[int, int, int]]:
+    def take(self, tokens: int, sequences: Sequence[int] | None) -> list[Taken]:
         """Give sequences the pages that so many more tokens of each need.
 
         Args:
@@ -60,6 +64,13 @@ class PagePool:
             owned.append(self._free.pop())
             taken.append((sequence, len(owned) - 1, owned[-1]))
         return taken
+
+    def give_back(self, taken: Sequence[Taken]) -> None:
+        """Undo the last `take`."""
+        for sequence, _, page in reversed(taken):
+            last = self._owned[sequence].pop()
+            assert last == page, "only what was taken last can be given back"
+            self._free.append(page)
 
     def keep(self, tokens: int, sequences: Sequence[int] | None) -> None:
         """Count tokens that were written."""

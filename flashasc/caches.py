@@ -13,7 +13,7 @@ from torch import Tensor
 
 from . import _decode_ops
 from ._dispatch import Impl
-from ._pages import PagePool
+from ._pages import PagePool, Taken
 from ._problem import Layout
 from ._validate import cache_tensors, check_cache, new_tokens, paged_tensors
 
@@ -100,8 +100,12 @@ class KVCache:
         """Raise ValueError if a length is negative or beyond the capacity. Waits for the device."""
         check_cache(self)
 
-    def promise(self, tokens: int) -> None:
+    def promise(self, tokens: int) -> list[Taken]:
         """Make sure that so many more tokens of each sequence have a place: here they always do."""
+        return []
+
+    def withdraw(self, taken: list[Taken]) -> None:
+        """Give back what `promise` took: nothing."""
 
     def keep(self, tokens: int) -> None:
         """Count new tokens that were written: `lens` does."""
@@ -207,29 +211,45 @@ class PagedKVCache:
         """
         rows = slice(None) if sequence is None else self._rows(sequence)
         k, v = new_tokens(self, k, v, layout, batch=None if sequence is None else 1)
-        self.promise(k.shape[2], sequence)
+        taken = self.promise(k.shape[2], sequence)
         table, lens = self.block_table[rows], self.lens[rows]
-        _decode_ops.append_op(self.k, self.v, k, v, lens, table, impl)
+        try:
+            _decode_ops.append_op(self.k, self.v, k, v, lens, table, impl)
+        except BaseException:
+            self.withdraw(taken)
+            raise
         lens.add_(k.shape[2])
         self.keep(k.shape[2], sequence)
 
-    def promise(self, tokens: int, sequence: int | None = None) -> None:
+    def promise(self, tokens: int, sequence: int | None = None) -> list[Taken]:
         """Take the pages that so many more tokens of each sequence, or of one, will need.
 
         `append` and `decode` do this themselves; do it ahead of a captured graph.
+
+        Returns:
+            (sequence, place in it, page) of each page that was taken.
 
         Raises:
             ValueError: there are not enough free pages, or a sequence outgrows its row of the
                 table. Nothing is taken then.
         """
         if self._pool is None:
-            return
+            return []
         taken = self._pool.take(tokens, None if sequence is None else [sequence])
+        self._enter(taken, [page for _, _, page in taken])
+        return taken
+
+    def withdraw(self, taken: list[Taken]) -> None:
+        """Give back the pages that one call of `promise` took, the last one made."""
+        if self._pool is not None:
+            self._pool.give_back(taken)
+            self._enter(taken, [-1] * len(taken))
+
+    def _enter(self, taken: list[Taken], pages: list[int]) -> None:
         if taken:
-            rows, places, pages = (list(x) for x in zip(*taken, strict=True))
             device = self.block_table.device
-            where = (torch.tensor(rows, device=device), torch.tensor(places, device=device))
-            self.block_table[where] = torch.tensor(pages, dtype=torch.int32, device=device)
+            rows, places = (torch.tensor([x[n] for x in taken], device=device) for n in (0, 1))
+            self.block_table[rows, places] = torch.tensor(pages, dtype=torch.int32, device=device)
 
     def keep(self, tokens: int, sequence: int | None = None) -> None:
         """Count new tokens that were written."""

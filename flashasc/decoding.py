@@ -167,9 +167,13 @@ def decode(
     # everything that can raise comes before the first write: what no kernel serves, and pages
     _plan(call(lens))
     tokens = fresh[0].shape[2]
-    kv_cache.promise(tokens)
-    _decode_ops.append_op(kv_cache.k, kv_cache.v, *fresh, lens, kv_cache.block_table, impl)
-    out, lse = _decode_ops.decode_op(*call(lens + tokens))
+    taken = kv_cache.promise(tokens)
+    try:
+        _decode_ops.append_op(kv_cache.k, kv_cache.v, *fresh, lens, kv_cache.block_table, impl)
+        out, lse = _decode_ops.decode_op(*call(lens + tokens))
+    except BaseException:
+        kv_cache.withdraw(taken)
+        raise
     # counted once the call has come through: until then what was written is nobody's
     lens.add_(tokens)
     kv_cache.keep(tokens)

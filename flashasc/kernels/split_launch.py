@@ -185,7 +185,10 @@ def launch_attention_split(
         for x in (extras.kv_lens, extras.cu_seqlens_q, extras.cu_seqlens_k)
     )
     lse_rows = lse.unsqueeze(0) if lse is not None and packed else lse
-    within = [stride for x in heads for stride in x.stride()[1:]]
+    # a tile spans several heads of queries and outputs, and one head of keys and values
+    within = [
+        stride for x, dim in zip(heads, (1, 2, 2, 1), strict=True) for stride in x.stride()[dim:]
+    ]
     wide = max(map(abs, within)) * 2 * max(config.block_n, 256) >= 2**31
     natural = config.natural_exp or problem.has_alibi
     unit = 1.0 if natural else LOG2E.value

@@ -130,6 +130,7 @@ def test_a_call_that_fails_leaves_the_cache_alone(monkeypatch: pytest.MonkeyPatc
     cache.append(*(torch.randn(2, 2, 10, 8) for _ in "kv"))
     state = [x.clone() for x in (cache.k, cache.v, cache.block_table, cache.lens)]
     q, k = torch.randn(2, 4, 1, 8), torch.randn(2, 2, 1, 8)
+    one = PagedKVCache.allocate(1, 2, 3, 8, page_size=16, dtype=FLOAT32)
     wrong: list[tuple[type[Exception], str, dict[str, Any]]] = [
         (ValueError, "2 more pages are needed, and 1 are free", {"k": torch.randn(2, 2, 9, 8)}),
         (ValueError, "v together|given together", {"v": None}),
@@ -154,7 +155,12 @@ def test_a_call_that_fails_leaves_the_cache_alone(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(flashasc.decoding._decode_ops, "decode_op", fails)
     with pytest.raises(NotImplementedError, match="no kernel"):
         flashasc.decode(q, cache, k=k, v=k)
+    with pytest.raises(NotImplementedError, match="no kernel"):
+        flashasc.decode(q[:1], one, k=k[:1], v=k[:1])
+    assert (one.block_table == -1).all()
     monkeypatch.undo()
+    # the page that was taken for it is free again
+    one.append(torch.zeros(1, 2, 48, 8), torch.zeros(1, 2, 48, 8))
     for held, before in zip((cache.v, cache.block_table, cache.lens), state[1:], strict=True):
         visible = held[:, :, :10] if held.dim() == 4 else held
         assert torch.equal(visible, before[:, :, :10] if held.dim() == 4 else before)
