@@ -48,7 +48,6 @@ def split_uses(row: TileConfig) -> tuple[SplitUse, ...]:
         SplitUse(limit, limit, 4, page=row.least_page, options=options),
         SplitUse(limit, limit, 1, options=options),
         SplitUse(limit - 1, 1, 8, page=512, options=options),
-        SplitUse(64, 64, 32, page=128, options=options),
     )
 
 
