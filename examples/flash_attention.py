@@ -37,7 +37,7 @@ def attention_kernel(
             pivot, total, total_c, lse, lse_c, acc, acc_c, scores, v,
             METHOD=METHOD, SPLIT=False, WITH_LSE=False, NATURAL=False, DOT_PRECISION="ieee",
         )  # fmt: skip
-    out, _ = online_finalize(pivot, total, total_c, lse, lse_c, acc, acc_c, False, NATURAL=False)
+    out, _ = online_finalize(pivot, total, total_c, lse, lse_c, acc, acc_c, False, False, False)
     store_tile(advance(out_ptr, head, Sq * D), out, start_m, Sq, D, 1, D, WIDE=False)
 
 

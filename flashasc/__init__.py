@@ -2,16 +2,23 @@
 
 from . import nn
 from .attention import attention
+from .caches import KVCache, PagedKVCache
+from .decoding import decode
 from .inspection import check, explain
+from .merging import merge_attention_states
 from .routing import route_sdpa
 from .sdpa import scaled_dot_product_attention
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "KVCache",
+    "PagedKVCache",
     "attention",
     "check",
+    "decode",
     "explain",
+    "merge_attention_states",
     "nn",
     "route_sdpa",
     "scaled_dot_product_attention",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import reference
-from ._dispatch import Impl, plan_attention
+from ._dispatch import Impl, Plan, plan_attention
 from ._problem import (
     AttentionProblem,
     Extras,
@@ -22,24 +22,24 @@ from ._problem import (
 )
 
 # The operators take [B, H, S, D] views whatever the layout, [H, tokens, D] for packed sequences:
-# strides say the rest. Each argument stands once in these schemas and once in `_Call`.
-_TENSORS = (
+# strides say the rest. Each argument stands once in these schemas and once in `Call`.
+TENSORS = (
     "Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? bias, Tensor? alibi_slopes, "
     "Tensor? sinks, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? kv_lens"
 )
-_FACTS = (
+FACTS = (
     "float scale, float? softcap, bool causal, bool bottom_right, SymInt? window_left, "
     "SymInt? window_right, str layout, str precision, ScalarType out_dtype, bool with_lse, "
     "SymInt? max_seqlen_q, SymInt? max_seqlen_k, str impl"
 )
-_FORWARD = f"({_TENSORS}, {_FACTS}) -> (Tensor, Tensor)"
+_FORWARD = f"({TENSORS}, {FACTS}) -> (Tensor, Tensor)"
 _BACKWARD = (
-    f"(Tensor grad_out, Tensor? grad_lse, Tensor out, Tensor lse, {_TENSORS}, {_FACTS}, "
+    f"(Tensor grad_out, Tensor? grad_lse, Tensor out, Tensor lse, {TENSORS}, {FACTS}, "
     "bool[] needs) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """The arguments of `attention_fwd`, in their order."""
 
     q: Tensor
@@ -95,7 +95,7 @@ def _empty_outputs(q: Tensor, problem: AttentionProblem) -> tuple[Tensor, Tensor
 @torch.library.custom_op("flashasc::attention_fwd", mutates_args=(), schema=_FORWARD)
 def attention_fwd(*args: Any) -> tuple[Tensor, Tensor]:
     """Attention of validated views: out in the layout's order; lse, or an empty [0]."""
-    call = _lengths_known(_Call(*args))
+    call = _lengths_known(Call(*args))
     q, k, v = call.q, call.k, call.v
     problem = call.problem()
     plan = plan_attention(problem, call.impl)
@@ -107,27 +107,43 @@ def attention_fwd(*args: Any) -> tuple[Tensor, Tensor]:
         if problem.with_lse:
             lse.copy_(result_lse)
     else:
-        from .kernels.attention_launch import launch_attention_fwd
-
-        assert plan.config is not None and plan.target is not None
-        launch_attention_fwd(
-            q,
-            k,
-            v,
-            out_view,
-            lse if problem.with_lse else None,
-            problem,
-            call.extras,
-            plan.config,
-            plan.target,
-            plan.route,
-        )
+        _launch(q, k, v, out_view, lse if problem.with_lse else None, problem, call.extras, plan)
     return out, lse
+
+
+def _launch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor | None,
+    problem: AttentionProblem,
+    extras: Extras,
+    plan: Plan,
+) -> None:
+    """Run the kernels of a plan."""
+    from .kernels.attention_launch import launch_attention_fwd
+    from .kernels.split_launch import launch_attention_split
+
+    assert plan.target is not None and plan.route != "reference"
+    where = (plan.target, plan.route)
+    if problem.packed:
+        # tokens that belong to no sequence
+        out.zero_()
+        if lse is not None:
+            lse.fill_(-torch.inf)
+    if plan.config is not None:
+        launch_attention_fwd(q, k, v, out, lse, problem, extras, plan.config, *where, few=plan.few)
+    if plan.split is not None:
+        last_key = problem.packed and problem.bottom_right
+        launch_attention_split(
+            q, k, v, out, lse, problem, extras, plan.split, *where, last_key=last_key, few=plan.few
+        )
 
 
 @attention_fwd.register_fake
 def _(*args: Any) -> tuple[Tensor, Tensor]:
-    call = _Call(*args)
+    call = Call(*args)
     return _empty_outputs(call.q, call.problem())
 
 
@@ -144,7 +160,7 @@ def attention_bwd(
             need a gradient.
     """
     *inputs, needs = args
-    call = _lengths_known(_Call(*inputs))
+    call = _lengths_known(Call(*inputs))
     problem = call.problem()
     grad_out, out = (heads_first(x, problem.layout) for x in (grad_out, out))
     grads = reference.attention_bwd(
@@ -165,14 +181,14 @@ def attention_bwd(
 @attention_bwd.register_fake
 def _(grad_out: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, *args: Any) -> Any:
     *inputs, needs = args
-    call = _Call(*inputs)
+    call = Call(*inputs)
     return tuple(
         x.new_empty(x.shape) if need and x is not None else call.q.new_empty(0)
         for x, need in zip(call.differentiable, needs, strict=True)
     )
 
 
-def _lengths_known(call: _Call) -> _Call:
+def _lengths_known(call: Call) -> Call:
     """The call with its largest lengths; those not given are read, which waits for the device."""
     if call.layout != "TND":
         return call
@@ -202,7 +218,7 @@ attention_bwd.register_autograd(_no_second_derivatives)
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    call = _Call(*inputs)
+    call = Call(*inputs)
     ctx.save_for_backward(*output, *call[:10])
     ctx.facts = call[10:]
     ctx.set_materialize_grads(False)
@@ -214,12 +230,12 @@ def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tup
         out, lse, *tensors = ctx.saved_tensors
         if grad_out is None:
             grad_out = torch.zeros_like(out)
-        asked = dict(zip(_Call._fields, ctx.needs_input_grad, strict=True))
+        asked = dict(zip(Call._fields, ctx.needs_input_grad, strict=True))
         needs = [bool(asked[name]) for name in reference.Needs._fields]
         grads = attention_bwd(grad_out, grad_lse, out, lse, *tensors, *ctx.facts, needs)
         named = zip(reference.Needs._fields, grads, needs, strict=True)
         result = {name: grad for name, grad, need in named if need}
-    return tuple(result.get(name) for name in _Call._fields)
+    return tuple(result.get(name) for name in Call._fields)
 
 
 attention_fwd.register_autograd(_backward, setup_context=_save_for_backward)

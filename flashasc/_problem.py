@@ -29,6 +29,9 @@ class Extras(NamedTuple):
     """[B + 1] int32 or int64: the same of keys."""
     kv_lens: Tensor | None = None
     """[B] int32 or int64: how many keys of each sequence are valid."""
+    diagonals: Tensor | None = None
+    """[B] int32 or int64: query i of each sequence is aligned with key i + diagonal, whatever
+    the lengths say; for parts of longer sequences."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class AttentionProblem:
     has_alibi: bool = False
     has_sinks: bool = False
     has_kv_lens: bool = False
+    has_diagonals: bool = False
+    """Each sequence brings its own diagonal, see `Extras.diagonals`."""
     tokens_q: int = 0
     """Queries of all sequences of a packed batch; 0 in other layouts."""
     tokens_k: int = 0
@@ -177,6 +182,7 @@ def attention_problem(
         has_alibi=extras.alibi_slopes is not None,
         has_sinks=extras.sinks is not None,
         has_kv_lens=extras.kv_lens is not None,
+        has_diagonals=extras.diagonals is not None,
         tokens_q=tokens_q,
         tokens_k=tokens_k,
     )

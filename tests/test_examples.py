@@ -112,3 +112,11 @@ def test_swap_attention(capsys: pytest.CaptureFixture[str]) -> None:
     assert "replaced layers.0.self_attn, layers.1.self_attn" in printed
     assert "routed 1 call, left 0" in printed
     assert all(float(x) < 1e-5 for x in re.findall(r"difference (\S+)", printed))
+
+
+def test_paged_decode(run_python: Any) -> None:
+    """The loop checks its own outputs, and says the lengths that it ended with."""
+    found = run_python(
+        "import sys; sys.path[:0] = ['examples']; import paged_decode as p; p.main()"
+    )
+    assert "12 steps, lengths [106, 21, 45]" in found.stdout

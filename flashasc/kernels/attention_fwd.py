@@ -5,94 +5,30 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.gemm import dot
 from blocks.layout import advance, clamped, load_tile, sequence, store_rows, store_tile
 from blocks.masking import key_range
-from blocks.softmax import (
-    add_sink,
-    fold_segment,
-    online_finalize,
-    online_init,
-    online_update,
-)
 
-from .attention_scores import adjusted, banded, masked
-
-
-@triton.jit
-def _attend_tile(
-    # the state, see blocks.softmax, and the pivot that acc is under
-    pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, acc_pivot,
-    q, k_ptr, v_ptr, mask_ptr, bias_ptr, slope, scale, cap,
-    start_m, start_n, Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
-    stride_kn, stride_kd, stride_vn, stride_vd,
-    stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
-    D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    BLOCK_N: tl.constexpr, BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr,
-    MASK: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr, SOFTCAP: tl.constexpr,
-    BAND: tl.constexpr, METHOD: tl.constexpr, SPLIT: tl.constexpr, SEGMENT: tl.constexpr,
-    WITH_LSE: tl.constexpr, NATURAL: tl.constexpr, DOT_PRECISION: tl.constexpr, WIDE: tl.constexpr,
-    K_BY_COLUMNS: tl.constexpr, V_BY_COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Attend from a tile of queries to the keys [start_n, start_n + BLOCK_N).
-
-    BAND says which tiles pay for hiding the keys out of a row's reach: "never" (the caller knows
-    that every row reaches every key), "always", or "branch" (this tile only if it has to, decided
-    as it runs).
-    """
-    # keys that no row of the tile sees are not read: whatever lies there cannot spread
-    k = load_tile(
-        k_ptr, start_n, end, stride_kn, stride_kd, D, BLOCK_N, BLOCK_D, BAND != "never", WIDE,
-        begin, BOUND_LEFT, K_BY_COLUMNS,
-    )  # [BLOCK_N, BLOCK_D]  # fmt: skip
-    scores = dot(q, tl.trans(k), DOT_PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    scores = adjusted(
-        scores, bias_ptr, stride_bias_m, stride_bias_n, slope, cap,
-        start_m, start_n, Sq, end, offs_m, diagonal, BIAS, ALIBI, SOFTCAP, NATURAL, WIDE,
-    )  # fmt: skip
-    if BAND == "always":
-        scores = banded(scores, start_n, end, offs_m, first, last, BOUND_LEFT, BOUND_RIGHT)
-    elif BAND == "branch":
-        if (start_n < all_begin) | (start_n + BLOCK_N > all_end):
-            scores = banded(scores, start_n, end, offs_m, first, last, BOUND_LEFT, BOUND_RIGHT)
-    v = load_tile(
-        v_ptr, start_n, end, stride_vn, stride_vd, Dv, BLOCK_N, BLOCK_DV, BAND != "never", WIDE,
-        begin, BOUND_LEFT, V_BY_COLUMNS,
-    )  # [BLOCK_N, BLOCK_DV]  # fmt: skip
-    if MASK != "none":
-        scores, v = masked(
-            scores, v, mask_ptr, stride_mask_m, stride_mask_n, start_m, start_n, Sq, end,
-            MASK, WIDE,
-        )  # fmt: skip
-    pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_update(
-        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-        scores, v, METHOD, SPLIT, WITH_LSE, NATURAL, DOT_PRECISION,
-    )  # fmt: skip
-    if METHOD == "segment":
-        # counted from key 0, so that the bits do not depend on where the visible keys begin
-        if start_n // BLOCK_N % SEGMENT == SEGMENT - 1:
-            acc, acc_comp = fold_segment(
-                acc, acc_comp, acc_pivot, pivot, SPLIT or v.dtype == tl.float32, NATURAL
-            )
-            acc_pivot = pivot
-    return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, acc_pivot
+from .attention_finish import finish, load_sinks
+from .attention_tile import attend_range
+from .state_memory import store_state
 
 
 @triton.jit
 def _attention_fwd_tile(
     task, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr, sinks_ptr,
-    kv_lens_ptr, cu_q_ptr, cu_k_ptr, scale, cap,
+    kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, scale, cap,
     stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
     stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
     stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-    Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, tiles_m,
+    Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few, tiles_m,
     D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr,
     ALIBI: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, KV_LENS: tl.constexpr,
-    PACKED: tl.constexpr, BOTTOM_RIGHT: tl.constexpr, METHOD: tl.constexpr, SPLIT: tl.constexpr,
+    PACKED: tl.constexpr, DIAGONALS: tl.constexpr, BOTTOM_RIGHT: tl.constexpr,
+    STATE: tl.constexpr, METHOD: tl.constexpr, SPLIT: tl.constexpr,
     SEGMENT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
@@ -100,6 +36,8 @@ def _attention_fwd_tile(
 ):  # fmt: skip
     """Compute one tile of query rows of one head: task = (batch * Hq + head) * tiles_m + tile.
 
+    STATE: store the rows' raw state, see `state_memory`, in lse_ptr and out_ptr, instead of their
+    output; sinks then are for whoever finishes it. DIAGONALS: each sequence brings its own.
     PACKED: Sq and Sk are the tokens of all sequences, max_q and max_k the most that one counts
     with, and strides along the batch are 0.
     """
@@ -112,7 +50,7 @@ def _attention_fwd_tile(
     k_ptr = advance(advance(k_ptr, batch, stride_kb), head // group, stride_kh)
     v_ptr = advance(advance(v_ptr, batch, stride_vb), head // group, stride_vh)
     out_ptr = advance(advance(out_ptr, batch, stride_ob), head, stride_oh)
-    if WITH_LSE:
+    if WITH_LSE or STATE:
         lse_ptr = advance(advance(lse_ptr, batch, stride_lse_b), head, stride_lse_h)
     if MASK != "none":
         mask_ptr = advance(advance(mask_ptr, batch, stride_mask_b), head, stride_mask_h)
@@ -122,19 +60,26 @@ def _attention_fwd_tile(
     if ALIBI:
         alibi_ptr = advance(advance(alibi_ptr, batch, stride_alibi_b), head, stride_alibi_h)
         slope = tl.load(alibi_ptr).to(tl.float32)
+    # between the five rows of a state
+    rows_stride = Sq
     if PACKED:
         begin_q, Sq = sequence(cu_q_ptr, batch, Sq, max_q)
+        # those with few queries are the split kernel's
+        Sq = tl.where(Sq > few, Sq, 0)
         begin_k, Sk = sequence(cu_k_ptr, batch, Sk, max_k)
         q_ptr = advance(q_ptr, begin_q, stride_qm)
         k_ptr = advance(k_ptr, begin_k, stride_kn)
         v_ptr = advance(v_ptr, begin_k, stride_vn)
         out_ptr = advance(out_ptr, begin_q, stride_om)
-        if WITH_LSE:
+        if WITH_LSE or STATE:
             lse_ptr += begin_q
         if BOTTOM_RIGHT:
             diagonal = Sk - Sq
     elif KV_LENS:
         Sk = clamped(tl.load(kv_lens_ptr + batch), Sk)
+    if DIAGONALS:
+        # as far off as no sequence is: a window can be added to it
+        diagonal = clamped(tl.load(diagonals_ptr + batch) + 2**29, 2**30) - 2**29
 
     offs_m = start_m + tl.arange(0, BLOCK_M)
     first = diagonal - window_left
@@ -156,94 +101,62 @@ def _attention_fwd_tile(
         BY_COLUMNS=Q_BY_COLUMNS,
     )  # [BLOCK_M, BLOCK_D]
 
-    pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_init(
-        BLOCK_M, BLOCK_DV, COMP_DTYPE
-    )
-    acc_pivot = pivot
     # tiles are counted from key 0 whatever a row sees
     start_n = 0
     if BOUND_LEFT:
         start_n = begin // BLOCK_N * BLOCK_N
-    # SPLIT_LOOP: tiles that need a band, whole ones, and again such that need one; each loop may be
-    # empty. Without it one loop that runs at least once: on Ascend A2 and A3 a loop that runs zero
-    # times leaves its accumulators uninitialised (reported for triton-ascend 3.2.0).
-    for part in tl.static_range(3 if SPLIT_LOOP else 1):
-        if not SPLIT_LOOP:
-            end_n = tl.maximum(end, start_n + 1)
-        elif part == 0:
-            end_n = start_n
-            if BOUND_LEFT:
-                end_n = tl.minimum((all_begin + BLOCK_N - 1) // BLOCK_N * BLOCK_N, end)
-        elif part == 1:
-            end_n = tl.maximum(all_end // BLOCK_N * BLOCK_N, start_n)
-        else:
-            end_n = end
-        if not (SPLIT_LOOP and (part == 0 and not BOUND_LEFT)):
-            for tile_n in range(start_n, end_n, BLOCK_N):
-                pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, acc_pivot = (
-                    _attend_tile(
-                        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp,
-                        acc, acc_comp, acc_pivot,
-                        q, k_ptr, v_ptr, mask_ptr, bias_ptr, slope, scale, cap, start_m, tile_n,
-                        Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
-                        stride_kn, stride_kd, stride_vn, stride_vd,
-                        stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
-                        D, Dv, BLOCK_D, BLOCK_DV, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
-                        MASK, BIAS, ALIBI, SOFTCAP,
-                        "branch" if not SPLIT_LOOP else ("never" if part == 1 else "always"),
-                        METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, DOT_PRECISION, WIDE,
-                        K_BY_COLUMNS, V_BY_COLUMNS,
-                    )
-                )  # fmt: skip
-        start_n = tl.maximum(end_n, start_n)
-
-    WHOLE: tl.constexpr = SPLIT or v_ptr.dtype.element_ty == tl.float32
-    if METHOD == "segment":
-        acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
-    LOWERED: tl.constexpr = v_ptr.dtype.element_ty == tl.float16
-    if SINKS:
-        unseen = row_sum == 0.0
-        sink = tl.load(advance(sinks_ptr, head, stride_sinks_h)).to(tl.float32)
-        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = add_sink(
-            pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, sink,
-            WHOLE, LOWERED, NATURAL,
-        )  # fmt: skip
-    SEPARATE_LSE: tl.constexpr = (WITH_LSE and METHOD != "plain") and not WHOLE
-    out, lse = online_finalize(
-        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-        SEPARATE_LSE, LOWERED, NATURAL,
+    pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = attend_range(
+        q, k_ptr, v_ptr, mask_ptr, bias_ptr, slope, scale, cap, start_m, start_n,
+        Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
+        stride_kn, stride_kd, stride_vn, stride_vd,
+        stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
+        D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
+        MASK, BIAS, ALIBI, SOFTCAP, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE,
+        DOT_PRECISION, SPLIT_LOOP, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
     )  # fmt: skip
-    if SINKS:
-        # a sink that log2 units cannot hold is nevertheless the least that a log-sum-exp can be,
-        # and all of it in a row that saw nothing else
-        lse = tl.where(unseen | (lse < sink), sink, lse)
-    store_tile(out_ptr, out, start_m, Sq, stride_om, stride_od, Dv, WIDE)
-    if WITH_LSE:
-        store_rows(lse_ptr, lse, start_m, Sq)
+    WHOLE: tl.constexpr = SPLIT or v_ptr.dtype.element_ty == tl.float32
+    if STATE:
+        store_state(
+            lse_ptr, out_ptr, pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
+            start_m, Sq, rows_stride, stride_om, Dv, METHOD == "plain", WIDE,
+        )  # fmt: skip
+    else:
+        sink = 0.0
+        if SINKS:
+            sink = load_sinks(advance(sinks_ptr, head, stride_sinks_h), 1, 1, 0)
+        out, lse = finish(
+            pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, sink,
+            SINKS, (WITH_LSE and METHOD != "plain") and not WHOLE, WHOLE,
+            v_ptr.dtype.element_ty == tl.float16, NATURAL,
+        )  # fmt: skip
+        store_tile(out_ptr, out, start_m, Sq, stride_om, stride_od, Dv, WIDE)
+        if WITH_LSE:
+            store_rows(lse_ptr, lse, start_m, Sq)
 
 
 # sizes, and strides of single numbers, are not worth a compilation each
 @triton.jit(
     do_not_specialize=[
         "Hq", "group", "Sq", "Sk", "max_q", "max_k", "diagonal", "window_left", "window_right",
-        "tiles_m", "tasks",
+        "few", "tiles_m", "tasks",
         "stride_lse_b", "stride_lse_h", "stride_alibi_b", "stride_alibi_h", "stride_sinks_h",
     ]
 )  # fmt: skip
 def attention_fwd_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr, sinks_ptr,
-    kv_lens_ptr, cu_q_ptr, cu_k_ptr, scale, cap,
+    kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, scale, cap,
     stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
     stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
     stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-    Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, tiles_m, tasks,
+    Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few, tiles_m, tasks,
     D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr,
     ALIBI: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, KV_LENS: tl.constexpr,
-    PACKED: tl.constexpr, BOTTOM_RIGHT: tl.constexpr, METHOD: tl.constexpr, SPLIT: tl.constexpr,
+    PACKED: tl.constexpr, DIAGONALS: tl.constexpr, BOTTOM_RIGHT: tl.constexpr,
+    STATE: tl.constexpr, METHOD: tl.constexpr, SPLIT: tl.constexpr,
     SEGMENT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
@@ -258,7 +171,7 @@ def attention_fwd_kernel(
         for task in range(tl.program_id(0), tasks, tl.num_programs(0)):
             _attention_fwd_tile(
                 task, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr,
-                sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, scale, cap,
+                sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, scale, cap,
                 stride_qb, stride_qh, stride_qm, stride_qd,
                 stride_kb, stride_kh, stride_kn, stride_kd,
                 stride_vb, stride_vh, stride_vn, stride_vd,
@@ -266,24 +179,24 @@ def attention_fwd_kernel(
                 stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
                 stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
                 stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-                Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, tiles_m,
+                Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few, tiles_m,
                 D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
-                MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, BOTTOM_RIGHT,
+                MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
                 METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
                 WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS,
             )  # fmt: skip
     else:
         _attention_fwd_tile(
             tl.program_id(0), q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr,
-            sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, scale, cap,
+            sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, scale, cap,
             stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
             stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
             stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
             stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
             stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-            Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, tiles_m,
+            Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few, tiles_m,
             D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
-            MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, BOTTOM_RIGHT,
+            MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
             METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
             WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS,
         )  # fmt: skip

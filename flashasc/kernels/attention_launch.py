@@ -28,6 +28,7 @@ def kernel_constants(
     bias: Spread,
     wide: bool,
     by_columns: tuple[bool, bool, bool] = (False, False, False),
+    state: bool = False,
 ) -> dict[str, Any]:
     """The kernel's constexpr arguments, by name, for one problem and one row of the tile table.
 
@@ -38,6 +39,7 @@ def kernel_constants(
         wide: strides need 64 bits.
         by_columns: for q, k and v, whether it lies column by column: its last stride is not 1, the
             one before it is.
+        state: the kernel stores the rows' raw state instead of their output.
     """
     compensated = "kahan" if config.segment == 1 else "segment"
     return {
@@ -56,7 +58,9 @@ def kernel_constants(
         "SINKS": problem.has_sinks,
         "KV_LENS": problem.has_kv_lens,
         "PACKED": problem.packed,
+        "DIAGONALS": problem.has_diagonals,
         "BOTTOM_RIGHT": problem.bottom_right,
+        "STATE": state,
         "METHOD": "plain" if problem.precision == "standard" else compensated,
         "SPLIT": problem.precision == "high",
         "SEGMENT": config.segment,
@@ -71,7 +75,7 @@ def kernel_constants(
     }
 
 
-def kernel_signature(problem: AttentionProblem) -> dict[str, str]:
+def kernel_signature(problem: AttentionProblem, *, state: bool = False) -> dict[str, str]:
     """Triton types of the kernel's runtime arguments, by name.
 
     As `launch_attention_fwd` passes them for tensors whose strides and sizes fit in 32 bits, and
@@ -80,8 +84,10 @@ def kernel_signature(problem: AttentionProblem) -> dict[str, str]:
     dtype = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
     types = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), f"*{dtype[problem.dtype]}")
     types |= dict.fromkeys(("lse_ptr", "bias_ptr", "alibi_ptr", "sinks_ptr"), "*fp32")
-    types |= dict.fromkeys(("kv_lens_ptr", "cu_q_ptr", "cu_k_ptr"), "*i32")
-    types |= {"out_ptr": f"*{dtype[problem.out_dtype]}", "mask_ptr": "*u8"}
+    lengths = ("kv_lens_ptr", "cu_q_ptr", "cu_k_ptr", "diagonals_ptr")
+    types |= dict.fromkeys(lengths, "*i32")
+    out_dtype = torch.float32 if state else problem.out_dtype
+    types |= {"out_ptr": f"*{dtype[out_dtype]}", "mask_ptr": "*u8"}
     types |= {"scale": "fp32", "cap": "fp32"}
     constants = {p.name for p in attention_fwd_kernel.params if p.is_constexpr}
     return {
@@ -91,14 +97,15 @@ def kernel_signature(problem: AttentionProblem) -> dict[str, str]:
     }
 
 
-def absent_arguments(problem: AttentionProblem) -> dict[str, None]:
+def absent_arguments(problem: AttentionProblem, *, state: bool = False) -> dict[str, None]:
     """The pointers that a call does not pass: the compiler drops what reads them."""
     passed = {
-        "lse_ptr": problem.with_lse,
+        "lse_ptr": problem.with_lse or state,
         "mask_ptr": problem.has_mask,
         "bias_ptr": problem.has_bias,
         "alibi_ptr": problem.has_alibi,
         "sinks_ptr": problem.has_sinks,
+        "diagonals_ptr": problem.has_diagonals,
         "kv_lens_ptr": problem.has_kv_lens,
         "cu_q_ptr": problem.packed,
         "cu_k_ptr": problem.packed,
@@ -117,6 +124,9 @@ def launch_attention_fwd(
     config: TileConfig,
     target: Target,
     route: Route,
+    *,
+    state: bool = False,
+    few: int = 0,
 ) -> None:
     """Write the attention output, and its log-sum-exp unless `lse` is None.
 
@@ -130,7 +140,14 @@ def launch_attention_fwd(
         problem: the facts of the call; not empty.
         extras: the other tensors.
         config, target, route: what the dispatcher chose.
+        state: write the rows' raw state instead: `out` is its acc and `lse` its rows, as in
+            `state_memory`, with S before the last two, or last, dimensions. Sinks do not count.
+        few: packed sequences of at most so many queries are left out.
     """
+    if state:
+        assert lse is not None
+        # row m of the state's acc begins where one of `out` would
+        out, lse = out[..., 0, :], lse[..., 0, :]
     # a packed sequence is no longer than all of them together, whatever was announced
     longest_q = min(problem.Sq, problem.tokens_q) if problem.packed else problem.Sq
     longest_k = min(problem.Sk, problem.tokens_k) if problem.packed else problem.Sk
@@ -157,7 +174,7 @@ def launch_attention_fwd(
     # a number a sequence: a copy costs less than a stride
     lengths = [
         None if x is None else x.contiguous()
-        for x in (extras.kv_lens, extras.cu_seqlens_q, extras.cu_seqlens_k)
+        for x in (extras.kv_lens, extras.cu_seqlens_q, extras.cu_seqlens_k, extras.diagonals)
     ]
     slopes, sinks = (
         x.float() if x is not None and x.dtype == torch.float64 else x
@@ -181,7 +198,7 @@ def launch_attention_fwd(
         "q_ptr": q, "k_ptr": k, "v_ptr": v, "out_ptr": out, "lse_ptr": lse,
         "mask_ptr": None if mask is None else mask.view(torch.uint8), "bias_ptr": bias,
         "alibi_ptr": slopes, "sinks_ptr": sinks, "kv_lens_ptr": lengths[0],
-        "cu_q_ptr": lengths[1], "cu_k_ptr": lengths[2],
+        "cu_q_ptr": lengths[1], "cu_k_ptr": lengths[2], "diagonals_ptr": lengths[3],
         # with a cap scores are first its shares
         "scale": problem.scale * unit if cap is None else problem.scale / cap,
         "cap": 0.0 if cap is None else cap * unit,
@@ -190,14 +207,9 @@ def launch_attention_fwd(
         "Sq": problem.tokens_q if problem.packed else problem.Sq,
         "Sk": problem.tokens_k if problem.packed else problem.Sk,
         "max_q": longest_q, "max_k": longest_k, "diagonal": problem.diagonal,
-        "window_left": _reach(problem.window_left), "window_right": _reach(problem.reach_right),
-        "tiles_m": tiles_m, "tasks": tasks,
+        "window_left": reach(problem.window_left), "window_right": reach(problem.reach_right),
+        "few": few, "tiles_m": tiles_m, "tasks": tasks,
     }  # fmt: skip
-    if problem.packed:
-        # tokens that belong to no sequence
-        out.zero_()
-        if lse is not None:
-            lse.fill_(-torch.inf)
     launch(
         attention_fwd_kernel,
         min(tasks, target.cores) if config.core_loop else tasks,
@@ -208,7 +220,8 @@ def launch_attention_fwd(
             mask=mask_spread,
             bias=bias_spread,
             wide=wide,
-            by_columns=(_by_columns(q), _by_columns(k), _by_columns(v)),
+            by_columns=(by_columns(q), by_columns(k), by_columns(v)),
+            state=state,
         ),
         route=route,
         device=problem.device,
@@ -239,11 +252,11 @@ def _spread_out(
     return tensor.expand(shape), spread[over_rows, over_columns]
 
 
-def _by_columns(tensor: torch.Tensor) -> bool:
+def by_columns(tensor: torch.Tensor) -> bool:
     """Whether a tensor's columns lie in one piece each, and its rows do not."""
     return tensor.stride(-2) == 1 and tensor.stride(-1) != 1 and tensor.shape[-1] > 1
 
 
-def _reach(keys: int | None) -> int:
+def reach(keys: int | None) -> int:
     """A window's reach as an int32 that can be added to a diagonal; 0 where there is no bound."""
     return 0 if keys is None else min(keys, 2**30)

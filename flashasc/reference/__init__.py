@@ -10,22 +10,29 @@ from __future__ import annotations
 from torch import Tensor
 
 from .._problem import AttentionProblem, Extras
-from . import backward, forward, packed
+from . import backward, forward, packed, states
 from .backward import Gradients, Needs
+from .cached import append, decode
 from .gemm import gemm
 from .products import full_precision_products, working_dtype
 from .reductions import max_rows, sum_rows
 from .scores import KEYS_PER_TILE, SCORES_PER_TILE
+from .states import finalize_state, merge_states
 
 __all__ = [
     "KEYS_PER_TILE",
     "SCORES_PER_TILE",
     "Gradients",
     "Needs",
+    "append",
     "attention_bwd",
     "attention_fwd",
+    "attention_state",
+    "decode",
+    "finalize_state",
     "gemm",
     "max_rows",
+    "merge_states",
     "sum_rows",
     "working_dtype",
 ]
@@ -53,6 +60,24 @@ def attention_fwd(
     with full_precision_products(problem.device):
         run = packed.forward if problem.packed else forward.forward
         return run(q, k, v, problem, extras)
+
+
+def attention_state(
+    q: Tensor, k: Tensor, v: Tensor, problem: AttentionProblem, extras: Extras = _NONE
+) -> tuple[Tensor, Tensor]:
+    """Raw softmax state of the queries after these keys, to be merged with that of others.
+
+    Args:
+        q, k, v, problem, extras: as for `attention_fwd`; sinks do not count yet.
+
+    Returns:
+        (rows, acc): [B, Hq, 5, Sq] and [B, Hq, Sq, 2, Dv] ([Hq, 5, tokens] and
+        [Hq, tokens, 2, Dv]), contiguous, in the working dtype; see `states`.
+    """
+    with full_precision_products(problem.device):
+        run = packed.state if problem.packed else states.state
+        rows, acc = run(q, k, v, problem, extras)
+    return rows.movedim(-1, -2).contiguous(), acc.contiguous()
 
 
 def attention_bwd(

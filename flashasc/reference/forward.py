@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from torch import Tensor
 
@@ -34,6 +35,18 @@ def forward(
     if not out.numel():
         return out, lse
     terms = terms or terms_of(problem, extras)
+    for rows, state in row_states(q, k, v, problem, terms):
+        out_tile, lse_tile = state.finalize(sink_rows(terms, rows))
+        out[:, :, rows] = ungrouped(out_tile, problem)
+        lse[:, :, rows] = ungrouped(lse_tile, problem)
+    return out, lse
+
+
+def row_states(
+    q: Tensor, k: Tensor, v: Tensor, problem: AttentionProblem, terms: Terms
+) -> Iterator[tuple[slice, State]]:
+    """Tiles of query rows, and the softmax state of each after all its keys."""
+    working = working_dtype(problem.dtype)
     for rows in row_tiles(problem):
         q_tile = grouped(q[:, :, rows], problem).to(working)
         state = State(q_tile, problem)
@@ -43,10 +56,7 @@ def forward(
             v_tile = seen_keys(v[:, :, keys].to(working), hidden)
             scores, _ = score_tile(q_tile, k_tile, problem, terms, rows, keys, hidden)
             state.update(scores, v_tile)
-        out_tile, lse_tile = state.finalize(sink_rows(terms, rows))
-        out[:, :, rows] = ungrouped(out_tile, problem)
-        lse[:, :, rows] = ungrouped(lse_tile, problem)
-    return out, lse
+        yield rows, state
 
 
 def grouped(x: Tensor, problem: AttentionProblem) -> Tensor:

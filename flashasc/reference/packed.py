@@ -12,6 +12,7 @@ from torch import Tensor
 from .._problem import AttentionProblem, Extras
 from . import backward as dense_backward
 from . import forward as dense_forward
+from . import states as dense_states
 from .backward import Gradients, Needs
 from .products import working_dtype
 from .scores import Terms, terms_of
@@ -37,6 +38,22 @@ def forward(
         one.queries.put(out, out_one)
         one.queries.put(lse, lse_one)
     return out[:, :-1], lse[:, :-1]
+
+
+def state(
+    q: Tensor, k: Tensor, v: Tensor, problem: AttentionProblem, extras: Extras
+) -> tuple[Tensor, Tensor]:
+    """Raw states, rows [Hq, tokens, 5] and acc [Hq, tokens, 2, Dv], of packed sequences."""
+    working = working_dtype(problem.dtype)
+    rows = q.new_zeros(problem.Hq, problem.tokens_q + 1, 5, dtype=working)
+    rows[..., 0] = -math.inf
+    acc = q.new_zeros(problem.Hq, problem.tokens_q + 1, 2, problem.Dv, dtype=working)
+    for one in _sequences(problem, extras):
+        tensors = (one.queries.take(q), one.keys.take(k), one.keys.take(v))
+        rows_one, acc_one = dense_states.state(*tensors, one.problem, one.extras, one.terms)
+        one.queries.put(rows, rows_one)
+        one.queries.put(acc, acc_one)
+    return rows[:, :-1], acc[:, :-1]
 
 
 def backward(
@@ -147,15 +164,19 @@ def _sequences(problem: AttentionProblem, extras: Extras) -> Iterator[_Sequence]
     dense = replace(problem, B=1, Sq=Sq, Sk=Sk, layout="BNSD", tokens_q=0, tokens_k=0)
     slopes = extras.alibi_slopes
     on_host = _on_host(problem.device)
+    own: list[int] | None = None
     if on_host:
         numbers = (x.tolist() for x in (starts_q, lengths_q, starts_k, lengths_k))
         start_q, length_q, start_k, length_k = numbers
+        own = None if extras.diagonals is None else extras.diagonals.tolist()
     for b in range(problem.B):
         slopes_one = slopes[b : b + 1] if slopes is not None and slopes.dim() == 2 else slopes
         extras_one = Extras(alibi_slopes=slopes_one, sinks=extras.sinks)
         if on_host:
             n, m = length_q[b], length_k[b]
             diagonal = m - n if problem.bottom_right else 0
+            if own is not None:
+                diagonal = own[b]
             yield _Sequence(
                 _Part(start_q[b], n),
                 _Part(start_k[b], m),
@@ -166,10 +187,12 @@ def _sequences(problem: AttentionProblem, extras: Extras) -> Iterator[_Sequence]
             continue
         queries = _PartOnDevice(starts_q[b], lengths_q[b], Sq, problem.tokens_q)
         keys = _PartOnDevice(starts_k[b], lengths_k[b], Sk, problem.tokens_k)
-        offset = keys.length - queries.length
+        offset = keys.length - queries.length if problem.bottom_right else 0 * keys.length
+        if extras.diagonals is not None:
+            offset = extras.diagonals[b].clamp(-(2**29), 2**29)
         terms = replace(
             terms_of(dense, extras_one),
-            diagonal=(offset if problem.bottom_right else torch.zeros_like(offset)).view(1),
+            diagonal=offset.view(1),
             q_len=queries.length.view(1),
             kv_lens=keys.length.view(1, 1, 1, 1, 1),
         )

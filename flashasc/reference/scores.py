@@ -28,7 +28,8 @@ class Terms:
     sinks: Tensor | None
     """[1, Hk, group, 1, 1] in the working dtype, natural-log units."""
     diagonal: int | Tensor
-    """Query i is aligned with key i + diagonal. A tensor [1] where the host doesn't know."""
+    """Query i is aligned with key i + diagonal. A tensor, [1] or [B, 1, 1, 1, 1], where the host
+    doesn't know."""
     q_len: Tensor | None
     """[1]: queries from there on are padding; None: none is."""
     kv_lens: Tensor | None
@@ -42,6 +43,9 @@ def terms_of(problem: AttentionProblem, extras: Extras) -> Terms:
     working = working_dtype(problem.dtype)
     heads = (problem.Hk, problem.group)
     slopes, sinks, kv_lens = extras.alibi_slopes, extras.sinks, extras.kv_lens
+    diagonal: int | Tensor = problem.diagonal
+    if extras.diagonals is not None:
+        diagonal = extras.diagonals.clamp(-(2**29), 2**29).to(torch.int32).view(-1, 1, 1, 1, 1)
     end = problem.Sk
     if kv_lens is not None:
         kv_lens = kv_lens.clamp(0, problem.Sk)
@@ -54,7 +58,7 @@ def terms_of(problem: AttentionProblem, extras: Extras) -> Terms:
         bias=None if extras.bias is None else grouped_view(extras.bias, problem),
         slopes=None if slopes is None else slopes.to(working).reshape(-1, *heads, 1, 1),
         sinks=None if sinks is None else sinks.to(working).reshape(1, *heads, 1, 1),
-        diagonal=problem.diagonal,
+        diagonal=diagonal,
         q_len=None,
         kv_lens=kv_lens,
         end=end,

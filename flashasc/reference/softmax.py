@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ class State:
         self.compensated = problem.precision != "standard"
         self.separate_lse = self.compensated and self.rounded
         # weights of float16 run up to 2**14, out of the subnormals' reach
-        self.drop = 14.0 * math.log(2.0) if self.rounded and problem.dtype == torch.float16 else 0.0
+        self.drop = drop_of(problem.dtype == torch.float16, whole=not self.rounded)
         self.pivot = q_tile.new_full(rows, -math.inf)
         # (sum, compensation) pairs: of the weights as multiplied, as they were, and of the output
         self.row_sum = self.lse_sum = (q_tile.new_zeros(rows), q_tile.new_zeros(rows))
@@ -40,7 +41,7 @@ class State:
         pivot = torch.maximum(self.pivot, candidate)
         base = torch.where(pivot == -math.inf, 0.0, pivot)
         rescale = self.pivot - base
-        rescale = rescale.exp_() if self.rounded else _power_of_two(rescale)
+        rescale = rescale.exp_() if self.rounded else power_of_two(rescale)
         self.pivot = pivot
 
         base = base[..., None]
@@ -67,29 +68,79 @@ class State:
         return total, comp.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
     def finalize(self, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Output [..., M, Dv] and log-sum-exp [..., M], natural-log units.
+        """Output [..., M, Dv] and log-sum-exp [..., M], natural-log units; see `finalize`."""
+        total = self.lse_sum if self.separate_lse else self.row_sum
+        return finalize(
+            self.pivot,
+            self.row_sum,
+            total,
+            self.acc,
+            sinks,
+            whole=not self.rounded,
+            drop=self.drop,
+        )
 
-        Args:
-            sinks: one more logit of each row, broadcasts to [..., M], natural-log units.
-        """
-        acc = self.acc[0] + self.acc[1]
-        divisor = self.row_sum[0] + self.row_sum[1]
-        empty = divisor == 0
-        total = self.lse_sum[0] + self.lse_sum[1] if self.separate_lse else divisor
-        # relative to what the pivot was lowered from: otherwise two numbers of about
-        # 14 * log(2) would cancel
-        total = torch.where(empty, 1.0, total) * math.exp(-self.drop)
-        pivot = self.pivot + self.drop if self.rounded else self.pivot * math.log(2.0)
-        lse = (pivot + total.log()).masked_fill_(empty, -math.inf)
-        if sinks is not None:
-            # relative to the pivot, like the weights; where a sink dwarfs them all it is inf, and
-            # the output 0
-            above = sinks - self.pivot if self.rounded else _above(sinks, self.pivot, huge=False)
-            weight = above.exp()
-            divisor = divisor + weight.masked_fill(empty, 0.0)
-            lse = torch.logaddexp(lse, sinks)
-        out = acc / torch.where(empty, 1.0, divisor)[..., None]
-        return out.masked_fill_(empty[..., None], 0.0), lse
+
+Pair: TypeAlias = tuple[Tensor, Tensor]
+"""A compensated sum: its value is the sum of the two."""
+
+
+def drop_of(half: bool, *, whole: bool) -> float:
+    """What pivots are lowered by, natural units, where weights are kept in float16 (`half`)."""
+    return 14.0 * math.log(2.0) if half and not whole else 0.0
+
+
+def finalize(
+    pivot: Tensor,
+    row_sum: Pair,
+    lse_sum: Pair,
+    acc: Pair,
+    sinks: Tensor | None,
+    *,
+    whole: bool,
+    drop: float,
+) -> tuple[Tensor, Tensor]:
+    """Output [..., M, Dv] and log-sum-exp [..., M], natural-log units.
+
+    Args:
+        pivot: [..., M]. Natural units; log2 units where whole.
+        row_sum, lse_sum: [..., M] each. The divisor, and what the log-sum-exp is of.
+        acc: [..., M, Dv].
+        sinks: one more logit of each row, broadcasts to [..., M], natural-log units.
+        whole: pivots are whole numbers.
+        drop: what pivots are lowered by, natural units.
+    """
+    divisor = row_sum[0] + row_sum[1]
+    empty = divisor == 0
+    # relative to what the pivot was lowered from: otherwise two numbers of about 14 * log(2) would
+    # cancel
+    total = torch.where(empty, 1.0, lse_sum[0] + lse_sum[1]) * math.exp(-drop)
+    top = pivot * math.log(2.0) if whole else pivot + drop
+    lse = (top + total.log()).masked_fill_(empty, -math.inf)
+    if sinks is not None:
+        # relative to the pivot, like the weights; where a sink dwarfs them all it is inf, and
+        # the output 0
+        weight = (_above(sinks, pivot, huge=False) if whole else sinks - pivot).exp()
+        divisor = divisor + weight.masked_fill(empty, 0.0)
+        lse = torch.logaddexp(lse, sinks)
+    out = (acc[0] + acc[1]) / torch.where(empty, 1.0, divisor)[..., None]
+    return out.masked_fill_(empty[..., None], 0.0), lse
+
+
+def merge(a: Pair, b: Pair) -> Pair:
+    """Add two compensated sums; symmetric in a and b, bit for bit.
+
+    Source: Knuth, The Art of Computer Programming 2 (1969), section 4.2.2, theorem B.
+    """
+    total = a[0] + b[0]
+    b_rounded = total - a[0]
+    error = (a[0] - (total - b_rounded)) + (b[0] - b_rounded)
+    rest = error + (a[1] + b[1])
+    acc = total + rest
+    comp = rest - (acc - total)
+    # as in `blocks.compensated.merge`: an honest infinity stays one
+    finite = acc.isfinite()
+    return torch.where(finite, acc, total), torch.where(finite, comp, 0.0)
 
 
 def _to_log2(x: Tensor) -> Tensor:
@@ -114,7 +165,7 @@ def _above(x: Tensor, pivot: Tensor, *, huge: bool = True) -> Tensor:
     return torch.where(pivot.abs() < 2.0**24, near, far)
 
 
-def _power_of_two(exponent: Tensor) -> Tensor:
+def power_of_two(exponent: Tensor) -> Tensor:
     """Exactly 2**exponent for whole numbers <= 0; 0 below the normal range."""
     if exponent.dtype == torch.float64:
         return ((exponent.clamp(-1023, 0).to(torch.int64) + 1023) << 52).view(torch.float64)

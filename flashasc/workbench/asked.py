@@ -11,6 +11,7 @@ from flashasc.workbench.checks import Verdict, check
 from flashasc.workbench.console import progress_bar
 from flashasc.workbench.shipped import DEFAULT_TARGETS, full_name, shipped_cases
 from flashasc.workbench.shipped_reductions import shipped_reductions
+from flashasc.workbench.shipped_split import split_cases
 
 
 def asked_targets(target: Sequence[str] | None) -> list[str]:
@@ -39,17 +40,13 @@ def asked_cases(
             "--grid": grid,
         }
         _refuse(given, "describes a kernel of yours; name it: module:function")
-        cases = shipped_cases(
-            targets,
-            dtype=dtype,
-            precision=precision,
-            head_dim=head_dim,
-            every_use=every_use,
-            attention_only=attention_only,
-        )
-        # a precision and a head size are attention's
-        if not attention_only and precision is None and head_dim is None:
-            cases += shipped_reductions(targets, dtype=dtype, every_use=every_use)
+        chosen: dict[str, Any] = {"dtype": dtype, "precision": precision, "head_dim": head_dim}
+        cases = shipped_cases(targets, **chosen, every_use=every_use, attention_only=attention_only)
+        if not attention_only:
+            cases += split_cases(targets, **chosen, every_use=every_use)
+            # a precision and a head size are attention's
+            if precision is None and head_dim is None:
+                cases += shipped_reductions(targets, dtype=dtype, every_use=every_use)
         return cases
     given = {"--dtype": dtype, "--precision": precision, "--head-dim": head_dim}
     _refuse(given, f"selects among what is shipped, not for {kernel}; leave it out")

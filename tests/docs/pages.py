@@ -15,6 +15,7 @@ PAGES = (
     "coming-from",
     "precision-toolkit",
     "npu-and-gpu-disagree",
+    "decoding",
 )
 
 

@@ -57,6 +57,7 @@ def test_pages_with_snippets() -> None:
         "models",
         "precision-toolkit",
         "npu-and-gpu-disagree",
+        "decoding",
     ]
 
 
