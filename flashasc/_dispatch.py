@@ -165,7 +165,8 @@ def plan_attention(
             "it, is 1, and a mask and a bias whose last stride is 1: rows or columns that lie in "
             "one piece. Make them so with .contiguous(), or use impl='reference'"
         )
-    if splits == "never":
+    if splits == "never" or problem.has_mask or problem.has_bias:
+        # the kernel for few queries takes neither
         return Plan(route, reason, target, choose(problem, target))
     # What decides is the sequence's own number of queries, never its batch mates: its bits stay the
     # same in any batch. Those of packed sequences are known on the device alone: both kernels run,
@@ -174,7 +175,7 @@ def plan_attention(
     few, _ = rows_of_a_tile(split, problem.group)
     if splits == "always":
         return Plan(route, reason, target, None, split, problem.Sq)
-    if problem.has_mask or problem.has_bias or (not problem.packed and problem.Sq > few):
+    if not problem.packed and problem.Sq > few:
         return Plan(route, reason, target, choose(problem, target))
     all_few = min(problem.Sq, problem.tokens_q) <= few if problem.packed else True
     return Plan(route, reason, target, None if all_few else choose(problem, target), split, few)
