@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 import torch
 
@@ -67,6 +67,9 @@ class Plan(Generic[Config]):
         return f"{where}: {self.reason}; {'; '.join(parts)}"
 
 
+AttentionPlan: TypeAlias = Plan[TileConfig]
+
+
 @dataclass(frozen=True)
 class ReductionPlan:
     """How a reduction is computed."""
@@ -114,7 +117,7 @@ Splits = Literal["few", "never", "always"]
 """Whether keys are split into chunks: those of few queries, none, all."""
 
 
-def plan_decode(problem: AttentionProblem, impl: Impl, page: int = 0) -> Plan[TileConfig]:
+def plan_decode(problem: AttentionProblem, impl: Impl, page: int = 0) -> AttentionPlan:
     """The same as `plan_attention` for a call with a cache, whose keys are always split.
 
     Args:
@@ -139,7 +142,7 @@ def plan_decode(problem: AttentionProblem, impl: Impl, page: int = 0) -> Plan[Ti
 
 def plan_attention(
     problem: AttentionProblem, impl: Impl, *, splits: Splits = "few"
-) -> Plan[TileConfig]:
+) -> AttentionPlan:
     """Choose the route, the target and the tile for a call.
 
     An explicit `impl` is never replaced by another one.

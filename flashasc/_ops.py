@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import reference
-from ._dispatch import Impl, Plan, plan_attention
+from ._dispatch import AttentionPlan, Impl, plan_attention
 from ._problem import (
     AttentionProblem,
     Extras,
@@ -119,7 +119,7 @@ def _launch(
     lse: Tensor | None,
     problem: AttentionProblem,
     extras: Extras,
-    plan: Plan,
+    plan: AttentionPlan,
 ) -> None:
     """Run the kernels of a plan."""
     from .kernels.attention_launch import launch_attention_fwd

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import reference
-from ._dispatch import Impl, Plan, kernel_route, plan_attention
+from ._dispatch import AttentionPlan, Impl, kernel_route, plan_attention
 from ._ops import FACTS, TENSORS, Call
 from ._problem import AttentionProblem, Extras
 from ._target import target_of
@@ -166,7 +166,7 @@ def finalize_state(
     return found
 
 
-def _plan(problem: AttentionProblem, impl: Impl) -> Plan:
+def _plan(problem: AttentionProblem, impl: Impl) -> AttentionPlan:
     """How states of such a call are computed: also where there happens to be no key."""
     if problem.packed:
         tokens = (max(problem.tokens_q, 1), max(problem.tokens_k, 1))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import _decode_ops
 from ._arguments import Window
-from ._dispatch import Impl, Plan, plan_decode
+from ._dispatch import AttentionPlan, Impl, plan_decode
 from ._problem import Layout, Precision, heads_first
 from ._validate import new_tokens, validate_decode
 from .caches import KVCache, PagedKVCache
@@ -180,6 +180,6 @@ def decode(
     return (out, lse) if return_lse else out
 
 
-def _plan(call: _decode_ops.DecodeCall) -> Plan:
+def _plan(call: _decode_ops.DecodeCall) -> AttentionPlan:
     """What the operator will run; raises what it would."""
     return plan_decode(call.problem(), call.impl, call.page)

@@ -118,7 +118,8 @@ def _attention_split_tile(
                 pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
                 head, start_m, Sq, heads, stride_om, stride_oh, stride_od,
                 stride_lse_h, stride_sinks_h, Dv, ROWS, GROUP, SINKS, WITH_LSE,
-                (WITH_LSE and METHOD != "plain") and not WHOLE, WHOLE, q.dtype == tl.float16, NATURAL, WIDE,
+                (WITH_LSE and METHOD != "plain") and not WHOLE, WHOLE, q.dtype == tl.float16,
+                NATURAL, WIDE,
             )  # fmt: skip
         else:
             slot = slot_of(batch, chunk, head_k, tile, begin_k, Hk, tiles, chunks, PACKED, CHUNK)
