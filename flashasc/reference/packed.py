@@ -67,8 +67,10 @@ def backward(
     problem: AttentionProblem,
     extras: Extras,
     needs: Needs,
+    *,
+    part: bool = False,
 ) -> Gradients:
-    """Gradients in the working dtype, of tensors as in `forward`."""
+    """Gradients in the working dtype, of tensors as in `forward`; `part` as for the package's."""
     working = working_dtype(problem.dtype)
     options = (None, None, None, None, extras.alibi_slopes, extras.sinks)
     grads = Gradients.zeros(options, needs, working)
@@ -91,6 +93,7 @@ def backward(
             one.extras,
             needs,
             one.terms,
+            part=part,
         )
         for at, target, part in zip(places, padded, found[:3], strict=True):
             if target is not None and part is not None:
