@@ -198,15 +198,18 @@ class BlockAttention:
         for number in range(len(self.states)):
             for pair in self.pairs(number, source, q.device):
                 rows, keys = pair.queries, pair.keys
+                q_part, k_part, v_part = (x.to(dq.dtype) for x in pair.cut(q, k, v))
                 found = reference.attention_bwd(
                     grad_out[..., rows, :],
                     None if grad_lse is None else grad_lse[..., rows],
-                    *(x.to(dq.dtype) for x in pair.cut(q, k, v)),
+                    q_part,
+                    k_part,
+                    v_part,
                     out[..., rows, :],
                     lse[..., rows],
                     replace(pair.problem, dtype=dq.dtype),
                     pair.extras,
-                    part=True,
+                    some_keys=True,
                 )
                 assert found.q is not None and found.k is not None and found.v is not None
                 dq[..., rows, :] += found.q

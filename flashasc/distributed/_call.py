@@ -139,15 +139,15 @@ class Geometry:
         packed = call.problem.packed
         lengths_q = call.lengths_q if packed else (sum(counts_q),)
         lengths_k = call.lengths_k if packed else (sum(counts_k),)
-        held = [
+        held_q, held_k = (
             placed(name, lengths, counts, call.placement, packed=packed)
             for name, lengths, counts in (("q", lengths_q, counts_q), ("k", lengths_k, counts_k))
-        ]
+        )
         offsets = tuple(
             m - n if call.problem.bottom_right else 0
             for n, m in zip(lengths_q, lengths_k, strict=True)
         )
-        return cls(*held, offsets)
+        return cls(held_q, held_k, offsets)
 
 
 def placed(

@@ -194,7 +194,7 @@ class _RingAttention(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[misc]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
         q, k, v, sinks, out, lse = ctx.saved_tensors
         # every rank takes part, asked or not: others wait for what passes through here

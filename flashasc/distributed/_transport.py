@@ -5,6 +5,7 @@ Data is moved as bytes, so that every dtype arrives bit for bit on every backend
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -105,7 +106,7 @@ class Transport:
         """
         following, previous = (self.rank + 1) % self.world, (self.rank - 1) % self.world
         self._note(f"{what}, step {step}")
-        wanted = []
+        wanted: list[tuple[Any, Tensor, int, str]] = []
         if send.numel():
             wanted.append((dist.isend, send, following, f"{what}, step {step}: send"))
         if receive.numel():
@@ -208,7 +209,9 @@ class Transport:
         except (RuntimeError, TimeoutError) as error:
             if isinstance(error, (CommunicationError, NotImplementedError)):
                 raise
-            reason = str(error).strip().splitlines()[0]
+            # gloo starts with a place in its own source
+            reason = re.sub(r"^\[\S+\] ", "", str(error).strip().splitlines()[0])
+            reason = reason.partition(". ")[0]
             late = "timed out" in reason.lower() or isinstance(error, TimeoutError)
             if late and self.timeout is not None:
                 reason = f"not done within {self.timeout:g} s"

@@ -100,7 +100,9 @@ class HeadExchange:
             [counts[rank]] * world,
             f"sequence for heads, {what}",
         )
-        return found.unflatten(0, (world, -1)).permute(2, 0, 3, 1, 4).flatten(1, 2)
+        # [world * S, B, heads, C] -> [B, world * heads, S, C]
+        by_rank: Tensor = found.unflatten(0, (world, -1))
+        return by_rank.permute(2, 0, 3, 1, 4).flatten(1, 2)
 
 
 def exchange_rows(
@@ -137,7 +139,7 @@ class _ExchangeRows(torch.autograd.Function):
         return _exchange(rows, transport, send, receive, what)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[misc]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         return _exchange(grad, *ctx.reverse), None, None, None, None
 

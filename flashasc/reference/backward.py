@@ -72,7 +72,7 @@ def backward(
     needs: Needs,
     terms: Terms | None = None,
     *,
-    part: bool = False,
+    some_keys: bool = False,
 ) -> Gradients:
     """Gradients in the working dtype.
 
@@ -81,7 +81,7 @@ def backward(
         grad_lse, lse: [B, Hq, Sq].
         q, k, v: [B, H, S, D] any strides.
         terms: what joins the scores, where the caller knows better than `extras`.
-        part: lse is over more keys than these.
+        some_keys: lse is over more keys than these.
 
     Source: Dao, arXiv:2307.08691 (2023), algorithm 2.
     """
@@ -98,7 +98,7 @@ def backward(
     for rows in row_tiles(problem):
         q_tile = grouped(q[:, :, rows], problem).to(working)
         sinks = sink_rows(terms, rows)
-        if part:
+        if some_keys:
             row_max, row_sum, blind = _whole_rows(grouped(lse[:, :, rows], problem)[..., None])
         else:
             row_max, row_sum, blind = _row_statistics(q_tile, k, problem, terms, rows, sinks)

@@ -68,9 +68,12 @@ def backward(
     extras: Extras,
     needs: Needs,
     *,
-    part: bool = False,
+    some_keys: bool = False,
 ) -> Gradients:
-    """Gradients in the working dtype, of tensors as in `forward`; `part` as for the package's."""
+    """Gradients in the working dtype, of tensors as in `forward`.
+
+    With `some_keys` lse is over more keys than these.
+    """
     working = working_dtype(problem.dtype)
     options = (None, None, None, None, extras.alibi_slopes, extras.sinks)
     grads = Gradients.zeros(options, needs, working)
@@ -93,7 +96,7 @@ def backward(
             one.extras,
             needs,
             one.terms,
-            part=part,
+            some_keys=some_keys,
         )
         for at, target, part in zip(places, padded, found[:3], strict=True):
             if target is not None and part is not None:
