@@ -12,6 +12,7 @@ from flashasc.workbench.asked import asked_cases, asked_targets, checked, explai
 from flashasc.workbench.checks import require_toolchain
 from flashasc.workbench.cli_estimate import estimate_command
 from flashasc.workbench.cli_tiles import tiles_command
+from flashasc.workbench.cli_verify import verify_command
 from flashasc.workbench.console import print_table, usage_errors
 from flashasc.workbench.options import (
     AsJson,
@@ -37,6 +38,7 @@ ascend = typer.Typer(
 app.add_typer(ascend, name="ascend")
 ascend.command("estimate")(estimate_command)
 ascend.command("tiles")(tiles_command)
+app.command("verify")(verify_command)
 
 
 @app.callback()

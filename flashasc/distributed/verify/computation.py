@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..._arguments import Arguments
 from .._call import Geometry, LocalCall
-from .._placement import Piece
+from .._placement import Piece, Shard
 from .cases import Inputs, VerifyCase, draw, held, judge, own_rows, verify_cases
 from .communication import Check
 from .outcomes import Op
@@ -80,7 +80,7 @@ def _heads(setting: Setting, case: VerifyCase) -> str:
     sinks = None if inputs.sinks is None else inputs.sinks[heads]
     mine = Inputs(*(x.cpu() for x in (q, k, v)), sinks)
     call = LocalCall.checked(arguments_of(case, q, k, v, mine), "contiguous", None)
-    whole = [(Piece((0,) * len(case.lengths), case.lengths),)]
+    whole: list[Shard] = [(Piece((0,) * len(case.lengths), case.lengths),)]
     geometry = Geometry(whole, whole, (0,) * len(case.lengths))
     blocks = setting.blocks(call.problem, call.extras, "auto", geometry, 0)
     blocks.add(q, k, v, 0)

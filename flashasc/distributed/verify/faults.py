@@ -160,17 +160,40 @@ class _WrongPeer(Transport):
         return super().start(turned)
 
 
-class _Killed(Transport):
+class _Interrupted(Transport):
+    """Something happens instead of, or before, a transfer of attention's."""
+
+    def interrupt(self, what: str) -> None:
+        """What happens."""
+        raise NotImplementedError
+
     def exchange(self, send: Tensor, receive: Tensor, step: int, what: str) -> Pending:
-        self._note(f"{what}, step {step}")
+        self.interrupt(f"{what}, step {step}")
+        return super().exchange(send, receive, step, what)
+
+    def all_to_all(
+        self,
+        receive: Tensor,
+        send: Tensor,
+        receive_rows: Sequence[int],
+        send_rows: Sequence[int],
+        what: str,
+    ) -> None:
+        if what != "all_to_all_single":
+            self.interrupt(what)
+        super().all_to_all(receive, send, receive_rows, send_rows, what)
+
+
+class _Killed(_Interrupted):
+    def interrupt(self, what: str) -> None:
+        self._note(what)
         os._exit(KILLED)
 
 
-class _Late_(Transport):
-    def exchange(self, send: Tensor, receive: Tensor, step: int, what: str) -> Pending:
-        self._note(f"{what}, step {step} (asleep)")
-        time.sleep(2.5 * (self.timeout or 0.0))
-        return super().exchange(send, receive, step, what)
+class _Asleep(_Interrupted):
+    def interrupt(self, what: str) -> None:
+        self._note(f"asleep before {what}")
+        time.sleep(1.5 * (self.timeout or 0.0))
 
 
 class _CountedTwice(Transport):

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from .._transport import CommunicationError
@@ -63,7 +64,7 @@ def verification_mesh(device: torch.device) -> DeviceMesh:
 
 
 def verify(
-    request: Request, store: dist.Store, device: torch.device, mesh: DeviceMesh, name: str = ""
+    request: Request, store: Store, device: torch.device, mesh: DeviceMesh, name: str = ""
 ) -> Report:
     """Run the checks on this rank, and gather what all ranks found.
 
@@ -85,7 +86,7 @@ def verify(
     def on_step(what: str) -> None:
         store.set(f"flashasc/{name}/at/{rank}", what)
 
-    outcomes = []
+    outcomes: list[Outcome] = []
     broken = ""
     for run in range(request.runs):
         for dtype in request.dtypes:
@@ -102,6 +103,8 @@ def verify(
                     on_step(begun.check)
                     outcomes.append(_performed(perform, begun))
                     if outcomes[-1].detail.startswith(_BROKEN):
+                        others = _elsewhere(store, name, rank, world)
+                        outcomes[-1] = replace(outcomes[-1], detail=outcomes[-1].detail + others)
                         broken = "not run: communication broke before"
     on_step("done")
     store.set(f"flashasc/{name}/found/{rank}", json.dumps([asdict(o) for o in outcomes]))
@@ -125,7 +128,7 @@ def _performed(perform: Callable[[], Finding], begun: Outcome) -> Outcome:
     return replace(begun, ok=not detail, detail=detail, step=step)
 
 
-def _gathered(store: dist.Store, name: str, world: int, patience: float) -> Report:
+def _gathered(store: Store, name: str, world: int, patience: float) -> Report:
     """What all ranks put into the store, waiting for those that get on with it."""
     missing = set(range(world))
     outcomes: list[Outcome] = []
@@ -145,7 +148,15 @@ def _gathered(store: dist.Store, name: str, world: int, patience: float) -> Repo
     return Report(world, outcomes, {rank: _last_at(store, name, rank) for rank in sorted(missing)})
 
 
-def _last_at(store: dist.Store, name: str, rank: int) -> str:
+def _elsewhere(store: Store, name: str, rank: int, world: int) -> str:
+    """Which ranks are not where this one is."""
+    here = _last_at(store, name, rank)
+    places = {other: _last_at(store, name, other) for other in range(world)}
+    found = [f"; rank {other}: {at}" for other, at in places.items() if at != here]
+    return "".join(found)
+
+
+def _last_at(store: Store, name: str, rank: int) -> str:
     key = f"flashasc/{name}/at/{rank}"
     if not store.check([key]):
         return "it never started"

@@ -44,7 +44,7 @@ def _fused(setting: Setting, op: Op, case: VerifyCase) -> str:
     # what the official collective gathers, not what this process believes the others have
     order = torch.cat(rows).argsort()
     gathered = [_gathered(setting.official(), x, counts)[..., order, :] for x in (q, k, v)]
-    inputs = Inputs(*(x.cpu() for x in gathered), whole.sinks)
+    inputs = Inputs(gathered[0].cpu(), gathered[1].cpu(), gathered[2].cpu(), whole.sinks)
     return judge(out, inputs, case, rows[rank])
 
 
