@@ -13,6 +13,8 @@ from typing import Annotated, Any
 import torch
 import torch.distributed as dist
 import typer
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 
 from flashasc.distributed.verify import (
     FAULTS,
@@ -135,14 +137,14 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _joined(device: torch.device, timeout: float) -> dist.Store:
+def _joined(device: torch.device, timeout: float) -> Store:
     """Start the process group; its store."""
     if "RANK" not in os.environ:
         raise ValueError(
             "verify runs on several ranks; start it with: torchrun --nproc_per_node=N -m flashasc "
             "verify"
         )
-    store, rank, world = next(dist.rendezvous("env://", timeout=timedelta(seconds=300)))
+    store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=300)))
     dist.init_process_group(
         _BACKENDS[device.type],
         store=store,
@@ -150,4 +152,4 @@ def _joined(device: torch.device, timeout: float) -> dist.Store:
         world_size=world,
         timeout=timedelta(seconds=max(60.0, 4 * timeout)),
     )
-    return dist.PrefixStore("verify", store)
+    return PrefixStore("verify", store)

@@ -107,8 +107,14 @@ def _reduce_scatter(setting: Setting) -> str:
     if not torch.equal(whole, _summed(setting, ranks.world, rows)):
         return "the official all_reduce is wrong"
     shares = whole.unflatten(0, (ranks.world, _ROWS))
+    right = shares[ranks.rank].contiguous()
     names = {f"shard {r}": shares[r].contiguous() for r in range(ranks.world)}
-    wrong = difference(found, shares[ranks.rank].contiguous(), names)
+    for r in range(ranks.world):
+        given = _small(setting, r, rows).unflatten(0, (ranks.world, _ROWS))
+        for s in range(ranks.world):
+            name = f"the sum with shard {s} of rank {r} in place of its shard {ranks.rank}"
+            names[name] = right - given[ranks.rank] + given[s]
+    wrong = difference(found, right, names)
     return wrong and f"where shard {ranks.rank} of the sum belongs: {wrong}"
 
 

@@ -1,0 +1,48 @@
+"""Wrong calls raise on every rank, and say what is wrong; nobody hangs."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+
+from flashasc.distributed import ContextParallel, ring_attention
+from tests.distributed import wrong_calls
+from tests.distributed.ranks import on_ranks, returned
+from tests.distributed.wrong_calls import CALLS
+
+
+@lru_cache
+def raised() -> list[Any]:
+    return returned(on_ranks(2, wrong_calls.all_wrong))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_both_ranks_raise(name: str) -> None:
+    wrong = CALLS[name]
+    for rank, found in enumerate(raised()):
+        kind, message = found[name]
+        assert kind == wrong.errors[rank], (rank, kind, message)
+        assert re.search(wrong.message, message), (rank, message)
+        if kind == "PeerError":
+            assert f"rank {1 - rank} cannot take part" in message
+
+
+def test_a_whole_mesh_raises() -> None:
+    """One rank in four is wrong, in no group with its opposite."""
+    for rank, (kind, message) in enumerate(returned(on_ranks(4, wrong_calls.wrong_in_a_mesh))):
+        assert kind in ("ValueError", "PeerError"), (rank, kind, message)
+        assert "dtype must be the same" in message and "torch.float64" in message, message
+
+
+def test_without_a_process_group() -> None:
+    q = torch.ones(1, 1, 4, 8)
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        ring_attention(q, q, q)
+    with pytest.raises(TypeError, match="mask"):
+        ring_attention(q, q, q, mask=None)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="mode must be"):
+        ContextParallel(mode="star")  # type: ignore[arg-type]
