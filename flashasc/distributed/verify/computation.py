@@ -78,7 +78,7 @@ def _heads(setting: Setting, case: VerifyCase) -> str:
     q = inputs.q.index_select(-3, heads).to(setting.device)
     k, v = (x.index_select(-3, read).to(setting.device) for x in (inputs.k, inputs.v))
     sinks = None if inputs.sinks is None else inputs.sinks[heads]
-    mine = Inputs(*(x.cpu() for x in (q, k, v)), sinks)
+    mine = Inputs(q.cpu(), k.cpu(), v.cpu(), sinks)
     call = LocalCall.checked(arguments_of(case, q, k, v, mine), "contiguous", None)
     whole: list[Shard] = [(Piece((0,) * len(case.lengths), case.lengths),)]
     geometry = Geometry(whole, whole, (0,) * len(case.lengths))
