@@ -233,18 +233,20 @@ def store_rows(ptr, values, row_start, row_end):
 
 
 @triton.jit
-def load_rows(ptr, row_start, row_end, BLOCK_ROWS: tl.constexpr):
-    """Load one number a row of a contiguous vector; from row_end on they are 0.
+def load_rows(ptr, row_start, row_end, BLOCK_ROWS: tl.constexpr, stride=1):
+    """Load one number a row of a vector; from row_end on they are 0.
 
     Args:
         ptr: pointer to the vector's first element.
         row_start, row_end: int32.
+        stride: int32, elements from a number to the next.
 
     Returns:
         [BLOCK_ROWS] of the pointer's dtype.
     """
     rows = tl.arange(0, BLOCK_ROWS)
-    return tl.load(ptr + row_start + rows, mask=rows < row_end - row_start, other=0.0)
+    start = advance(ptr, row_start, stride)
+    return tl.load(start + rows * stride, mask=rows < row_end - row_start, other=0.0)
 
 
 @triton.jit
@@ -261,7 +263,6 @@ def load_paged_tile(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     PAGE: tl.constexpr,
-    PAGE_BY_PAGE: tl.constexpr,
     CHECK_ROWS: tl.constexpr,
     WIDE: tl.constexpr,
     row_begin=0,
@@ -275,9 +276,8 @@ def load_paged_tile(
         pages: int32. Pages in memory; a number out of their range counts as the nearest in it.
         row_start: int32, a multiple of BLOCK_ROWS.
         stride_page: int32 or int64, elements from a page to the next in memory.
-        PAGE: rows of a page, a power of two.
-        PAGE_BY_PAGE: where a tile spans pages, address it a page, not a row, at a time: moves of
-            whole pages on Ascend.
+        PAGE: rows of a page, a power of two. Where a tile is no longer than a page, it is loaded in
+            one piece; otherwise row by row, which is for GPUs.
         row_end, stride_row, ...: see `load_tile`.
 
     Returns:
@@ -285,28 +285,14 @@ def load_paged_tile(
     """
     if BLOCK_ROWS <= PAGE:
         page = clamped(tl.load(table_ptr + row_start // PAGE), pages - 1)
-        start = advance(ptr, page, stride_page) - tl.cast(
-            row_start - row_start % PAGE, tl.int64
-        ) * stride_row
+        start = (
+            advance(ptr, page, stride_page)
+            - tl.cast(row_start - row_start % PAGE, tl.int64) * stride_row
+        )
         tile = load_tile(
             start, row_start, row_end, stride_row, stride_col, COLS, BLOCK_ROWS, BLOCK_COLS,
             CHECK_ROWS, WIDE, row_begin, CHECK_BEGIN,
         )  # fmt: skip
-    elif PAGE_BY_PAGE:
-        COUNT: tl.constexpr = BLOCK_ROWS // PAGE
-        numbers = row_start // PAGE + tl.arange(0, COUNT)
-        known = numbers * PAGE < row_end
-        found = tl.load(table_ptr + numbers, mask=known, other=0)
-        found = tl.minimum(tl.maximum(found, 0), pages - 1).to(tl.int64)
-        within_page = tile_offsets(stride_row, stride_col, PAGE, BLOCK_COLS, WIDE)
-        pointers = ptr + (found * stride_page)[:, None, None] + within_page[None, :, :]
-        rows = row_start + tl.arange(0, BLOCK_ROWS)
-        mask_row = rows < row_end
-        if CHECK_BEGIN:
-            mask_row = mask_row & (rows >= row_begin)
-        mask = tl.reshape(mask_row, (COUNT, PAGE))[:, :, None]
-        mask = mask & (tl.arange(0, BLOCK_COLS) < COLS)[None, None, :]
-        tile = tl.reshape(tl.load(pointers, mask=mask, other=0.0), (BLOCK_ROWS, BLOCK_COLS))
     else:
         rows = row_start + tl.arange(0, BLOCK_ROWS)
         cols = tl.arange(0, BLOCK_COLS)[None, :]

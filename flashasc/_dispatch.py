@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
-from ._configs import TileConfig, choose
+from ._configs import TileConfig, choose, choose_split, rows_of_a_tile, within_pages
 from ._problem import AttentionProblem
 from ._target import Target, target_of
 from ._triton import require
@@ -25,19 +25,33 @@ class Plan:
     target: Target | None = None
     """What the kernel is compiled for; None for the reference."""
     config: TileConfig | None = None
-    """The row of the tile table it runs with; None for the reference."""
+    """The row of the tile table it runs with; None for the reference, and where no sequence has so
+    many queries as to need it."""
+    split: TileConfig | None = None
+    """The row for sequences of few queries, whose keys are split into chunks; None where no
+    sequence has so few."""
+    few: int = 0
+    """The most queries of a sequence that runs with `split`."""
 
     def __str__(self) -> str:
-        if self.config is None or self.target is None:
+        if self.target is None:
             return f"reference (plain PyTorch): {self.reason}"
         where = {
             "device": f"Triton kernel on {self.target.arch}",
             "native": f"Triton kernel, lowered for {self.target.arch}, natively on the CPU",
             "interpreter": "Triton kernel in Triton's interpreter",
         }[self.route]
-        tile = f"tile {self.config.block_m} x {self.config.block_n}"
-        loop = "one program a core" if self.config.core_loop else "one program a tile"
-        return f"{where}: {self.reason}; {tile}, {loop} ({self.config.source})"
+        parts = []
+        if self.config is not None:
+            tile = f"tile {self.config.block_m} x {self.config.block_n}"
+            loop = "one program a core" if self.config.core_loop else "one program a tile"
+            parts.append(f"{tile}, {loop} ({self.config.source})")
+        if self.split is not None:
+            parts.append(
+                f"keys split into chunks of {self.split.chunk} for sequences of at most {self.few} "
+                f"queries, tile {self.split.block_m} x {self.split.block_n} ({self.split.source})"
+            )
+        return f"{where}: {self.reason}; {'; '.join(parts)}"
 
 
 def kernel_route(device: torch.device) -> Literal["device", "native", "interpreter"]:
@@ -47,10 +61,42 @@ def kernel_route(device: torch.device) -> Literal["device", "native", "interpret
     return "interpreter" if os.environ.get("TRITON_INTERPRET") == "1" else "native"
 
 
-def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
+Splits = Literal["few", "never", "always"]
+"""Whether keys are split into chunks: those of few queries, none, all."""
+
+
+def plan_decode(problem: AttentionProblem, impl: Impl, page: int = 0) -> Plan:
+    """The same as `plan_attention` for a call with a cache, whose keys are always split.
+
+    Args:
+        problem, impl: as for `plan_attention`.
+        page: keys of a page; 0: a sequence's keys lie in one piece.
+
+    Raises:
+        What `plan_attention` does.
+        NotImplementedError: pages too small for the target's compiler.
+    """
+    plan = plan_attention(problem, impl, splits="always")
+    if plan.split is None:
+        return plan
+    if plan.route == "device" and 0 < page < plan.split.least_page:
+        assert plan.target is not None
+        raise NotImplementedError(
+            f"the kernels for {plan.target.arch} need pages of {plan.split.least_page} keys or "
+            f'more in {problem.dtype}; got pages of {page}. Use larger pages, or impl="reference"'
+        )
+    return replace(plan, split=within_pages(plan.split, page))
+
+
+def plan_attention(problem: AttentionProblem, impl: Impl, *, splits: Splits = "few") -> Plan:
     """Choose the route, the target and the tile for a call.
 
     An explicit `impl` is never replaced by another one.
+
+    Args:
+        problem: the facts of the call.
+        impl: what the caller asked for.
+        splits: whose keys are split.
 
     Raises:
         NotImplementedError: the kernel cannot do this, or has no table for this device.
@@ -85,4 +131,16 @@ def plan_attention(problem: AttentionProblem, impl: Impl) -> Plan:
             "it, is 1, and a mask and a bias whose last stride is 1: rows or columns that lie in "
             "one piece. Make them so with .contiguous(), or use impl='reference'"
         )
-    return Plan(route, reason, target, choose(problem, target))
+    if splits == "never":
+        return Plan(route, reason, target, choose(problem, target))
+    # What decides is the sequence's own number of queries, never its batch mates: its bits stay the
+    # same in any batch. Those of packed sequences are known on the device alone: both kernels run,
+    # and each leaves the other's sequences out.
+    split = choose_split(problem, target)
+    few, _ = rows_of_a_tile(split, problem.group)
+    if splits == "always":
+        return Plan(route, reason, target, None, split, problem.Sq)
+    if problem.has_mask or problem.has_bias or (not problem.packed and problem.Sq > few):
+        return Plan(route, reason, target, choose(problem, target))
+    all_few = min(problem.Sq, problem.tokens_q) <= few if problem.packed else True
+    return Plan(route, reason, target, None if all_few else choose(problem, target), split, few)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import reference
-from ._dispatch import Impl, plan_attention
+from ._dispatch import Impl, Plan, plan_attention
 from ._problem import (
     AttentionProblem,
     Extras,
@@ -107,22 +107,38 @@ def attention_fwd(*args: Any) -> tuple[Tensor, Tensor]:
         if problem.with_lse:
             lse.copy_(result_lse)
     else:
-        from .kernels.attention_launch import launch_attention_fwd
-
-        assert plan.config is not None and plan.target is not None
-        launch_attention_fwd(
-            q,
-            k,
-            v,
-            out_view,
-            lse if problem.with_lse else None,
-            problem,
-            call.extras,
-            plan.config,
-            plan.target,
-            plan.route,
-        )
+        _launch(q, k, v, out_view, lse if problem.with_lse else None, problem, call.extras, plan)
     return out, lse
+
+
+def _launch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor | None,
+    problem: AttentionProblem,
+    extras: Extras,
+    plan: Plan,
+) -> None:
+    """Run the kernels of a plan."""
+    from .kernels.attention_launch import launch_attention_fwd
+    from .kernels.split_launch import launch_attention_split
+
+    assert plan.target is not None and plan.route != "reference"
+    where = (plan.target, plan.route)
+    if problem.packed:
+        # tokens that belong to no sequence
+        out.zero_()
+        if lse is not None:
+            lse.fill_(-torch.inf)
+    if plan.config is not None:
+        launch_attention_fwd(q, k, v, out, lse, problem, extras, plan.config, *where, few=plan.few)
+    if plan.split is not None:
+        last_key = problem.packed and problem.bottom_right
+        launch_attention_split(
+            q, k, v, out, lse, problem, extras, plan.split, *where, last_key=last_key, few=plan.few
+        )
 
 
 @attention_fwd.register_fake

@@ -167,7 +167,9 @@ def _plan(problem: AttentionProblem, impl: Impl) -> Plan:
         tokens = (max(problem.tokens_q, 1), max(problem.tokens_k, 1))
         problem = replace(problem, tokens_q=tokens[0], tokens_k=tokens[1])
     return plan_attention(
-        replace(problem, B=max(problem.B, 1), Sq=max(problem.Sq, 1), Sk=max(problem.Sk, 1)), impl
+        replace(problem, B=max(problem.B, 1), Sq=max(problem.Sq, 1), Sk=max(problem.Sk, 1)),
+        impl,
+        splits="never",
     )
 
 
@@ -194,7 +196,7 @@ def attention_state_op(*args: Any) -> tuple[Tensor, Tensor]:
     """Rows and acc of the state of validated views."""
     call, problem, extras = _state_call(args)
     q, k, v = call.q, call.k, call.v
-    plan = plan_attention(problem, call.impl)
+    plan = plan_attention(problem, call.impl, splits="never")
     if plan.route == "reference":
         return reference.attention_state(q, k, v, problem, extras)
     from .kernels.attention_launch import launch_attention_fwd

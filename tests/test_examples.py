@@ -81,3 +81,11 @@ def test_what_is_not_served_raises(model: Any, smollm2: Any) -> None:
     for options in ({"dropout": 0.1}, {"softcap": 20.0}, {"sliding_window": 4}):
         with pytest.raises(NotImplementedError, match=next(iter(options))):
             smollm2.attention(torch.nn.Module(), q, q, q, None, **options)
+
+
+def test_paged_decode(run_python: Any) -> None:
+    """The loop checks its own outputs, and says the lengths that it ended with."""
+    found = run_python(
+        "import sys; sys.path[:0] = ['examples']; import paged_decode as p; p.main()"
+    )
+    assert "12 steps, lengths [106, 21, 45]" in found.stdout

@@ -5,9 +5,10 @@ from __future__ import annotations
 from .._problem import AttentionProblem
 from .._target import Target
 from . import ascend, nvidia
+from .split import rows_of_a_tile, within_pages
 from .tile import TileConfig
 
-__all__ = ["TileConfig", "choose", "fits"]
+__all__ = ["TileConfig", "choose", "choose_split", "fits", "rows_of_a_tile", "within_pages"]
 
 
 def choose(problem: AttentionProblem, target: Target) -> TileConfig:
@@ -19,7 +20,20 @@ def choose(problem: AttentionProblem, target: Target) -> TileConfig:
     Raises:
         NotImplementedError: no row for this target or head size.
     """
-    table: tuple[TileConfig, ...] = {"ascend": ascend.TILES, "nvidia": nvidia.TILES}[target.family]
+    return _first({"ascend": ascend.TILES, "nvidia": nvidia.TILES}[target.family], problem, target)
+
+
+def choose_split(problem: AttentionProblem, target: Target) -> TileConfig:
+    """The same of the tables for few queries, whose keys are split into chunks.
+
+    Raises:
+        NotImplementedError: no row for this target or head size.
+    """
+    tables = {"ascend": ascend.SPLIT_TILES, "nvidia": nvidia.SPLIT_TILES}
+    return _first(tables[target.family], problem, target)
+
+
+def _first(table: tuple[TileConfig, ...], problem: AttentionProblem, target: Target) -> TileConfig:
     arch = ascend.SAME_MEMORIES.get(target.arch, target.arch)
     rows = [row for row in table if arch in row.targets]
     if not rows:

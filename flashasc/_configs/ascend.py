@@ -7,6 +7,10 @@ time. What does not depend on a tile's shape is decided here.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+from typing import get_args
+
 import torch
 
 from .._problem import Precision
@@ -67,6 +71,53 @@ def row(
         # the compiler makes an exp2 out of an exp and a multiplication
         natural_exp=dtype != torch.float32 and precision != "high",
     )
+
+
+_SPLIT_CHUNK = 2048
+"""Keys of a chunk: a sequence of 32K keys and 2 key heads has one for each core."""
+
+_SPLIT_SOURCE = (
+    "compiles with bishengir-compile 1.2.0 8796a8ac1508 2026-07-29; the tile is not searched for; "
+    "no NPU measured"
+)
+
+# max_head: keys of a tile, without and with score options
+_SPLIT_16_BIT = {128: (256, 128), 256: (128, 64)}
+_SPLIT_32_BIT = {128: (128, 64), 256: (64, 32)}
+
+
+def _split_row(
+    options: str,
+    targets: tuple[str, ...],
+    dtype: torch.dtype,
+    precision: Precision,
+    max_head: int,
+) -> TileConfig:
+    widths = _SPLIT_32_BIT if dtype == torch.float32 else _SPLIT_16_BIT
+    block_n = widths[max_head][options == "all"]
+    # the cube's rows: heads that share keys, or queries, fill them
+    found = row(targets, dtype, precision, max_head, options, 16, block_n, _SPLIT_SOURCE)
+    return replace(
+        found,
+        chunk=_SPLIT_CHUNK,
+        options=found.options - {"mask", "bias"},
+        # bishengir-compile-a5 1.2.0 aborts on tiles of 16 keys in 16 bits
+        least_page=32 if targets == A5 and dtype != torch.float32 else 16,
+    )
+
+
+SPLIT_TILES = tuple(
+    _split_row(options, targets, dtype, precision, max_head)
+    for options, targets, dtype, precision, max_head in product(
+        ("none", "all"),
+        (A2_A3, A5),
+        (torch.float16, torch.bfloat16, torch.float32),
+        get_args(Precision),
+        (128, 256),
+    )
+    if not (precision == "high" and dtype == torch.float32)
+)
+"""For few queries and many keys: see `flashasc.kernels.attention_split`."""
 
 
 TILES = tuple(

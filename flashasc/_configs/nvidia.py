@@ -54,6 +54,49 @@ def _row(
     )
 
 
+# max_head: (block_n, num_warps, num_stages)
+_SPLIT_16_BIT = {64: (64, 4, 4), 128: (64, 4, 3), 256: (32, 4, 3)}
+_SPLIT_32_BIT = {64: (64, 4, 3), 128: (32, 4, 3), 256: (16, 4, 3)}
+
+_SPLIT_SOURCE = "compiles with Triton 3.6.0 for sm_90; not measured"
+
+
+def _split_row(dtype: torch.dtype, precision: Precision, max_head: int) -> TileConfig:
+    wide = dtype == torch.float32
+    block_n, num_warps, num_stages = (_SPLIT_32_BIT if wide else _SPLIT_16_BIT)[max_head]
+    return TileConfig(
+        targets=_TARGETS,
+        dtype=dtype,
+        precision=precision,
+        max_head=max_head,
+        # the least that a product takes: heads that share keys, or queries, fill it
+        block_m=16,
+        block_n=block_n,
+        source=_SPLIT_SOURCE,
+        options=SCORE_OPTIONS - _LOADED,
+        least_values=16 if wide else 64,
+        comp_dtype=torch.bfloat16,
+        core_loop=False,
+        split_loop=True,
+        num_warps=num_warps,
+        num_stages=num_stages,
+        # enough programs for 132 multiprocessors from one sequence of 32K keys and 8 key heads,
+        # and states of 1 % of the bytes of the keys
+        chunk=512 if wide else 1024,
+        merge_columns=32,
+    )
+
+
+SPLIT_TILES = tuple(
+    _split_row(dtype, precision, max_head)
+    for dtype, precision, max_head in product(
+        (torch.float16, torch.bfloat16, torch.float32), get_args(Precision), (64, 128, 256)
+    )
+    if not (precision == "high" and dtype == torch.float32)
+)
+"""For few queries and many keys: see `flashasc.kernels.attention_split`."""
+
+
 TILES = tuple(
     _row(options, dtype, precision, max_head)
     for options, dtype, precision, max_head in product(

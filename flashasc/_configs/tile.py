@@ -45,6 +45,12 @@ class TileConfig:
     """Weights by exp instead of exp2; for 16-bit dtypes."""
     core_loop: bool = True
     """One program a core, looping over tasks (NPU), instead of one program a task (GPU)."""
+    chunk: int = 0
+    """Keys that one program attends to, where keys are split; 0 where they are not."""
+    least_page: int = 16
+    """Keys that a page of a cache has at least, for a compiler to take it."""
+    merge_columns: int = 0
+    """Columns that one program merges the chunks of, where Dv is a multiple of them; 0: all."""
     split_loop: bool = False
     """Two loops over the keys, without and with a mask, instead of one that branches."""
     dot_precision: str = "ieee"
@@ -52,7 +58,10 @@ class TileConfig:
     num_stages: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a row that would round what it is there to keep."""
+        """Refuse a row that would round what it is there to keep, or whose chunks are no chunks."""
+        assert self.chunk % (self.block_n * self.segment) == 0, (
+            "a chunk is whole segments: tiles and segments are counted from key 0"
+        )
         assert self.segment == 1 or self.comp_dtype == torch.float32, (
             "a segment's products are summed where the compensation is kept: in float32"
         )

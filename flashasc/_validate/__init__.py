@@ -2,8 +2,26 @@
 
 from .arguments import Arguments
 from .attention import validate_attention
+from .decoding import (
+    cache_tensors,
+    check_cache,
+    new_tokens,
+    paged_tensors,
+    validate_decode,
+)
 from .derivatives import no_forward_mode
 from .merging import validate_merge
 from .values import check_values
 
-__all__ = ["Arguments", "check_values", "no_forward_mode", "validate_attention", "validate_merge"]
+__all__ = [
+    "Arguments",
+    "cache_tensors",
+    "check_cache",
+    "check_values",
+    "new_tokens",
+    "no_forward_mode",
+    "paged_tensors",
+    "validate_attention",
+    "validate_decode",
+    "validate_merge",
+]

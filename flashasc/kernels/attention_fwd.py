@@ -7,10 +7,10 @@ import triton.language as tl
 
 from blocks.layout import advance, clamped, load_tile, sequence, store_rows, store_tile
 from blocks.masking import key_range
-from blocks.softmax import add_sink, fold_segment, online_finalize, online_init
+from blocks.softmax import add_sink, online_finalize
 
 from .attention_scores import sink_logit
-from .attention_tile import attend_tile
+from .attention_tile import attend_range
 from .state_memory import store_state
 
 
@@ -23,7 +23,7 @@ def _attention_fwd_tile(
     stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
     stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-    Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, tiles_m,
+    Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few, tiles_m,
     D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr,
@@ -65,6 +65,8 @@ def _attention_fwd_tile(
     rows_stride = Sq
     if PACKED:
         begin_q, Sq = sequence(cu_q_ptr, batch, Sq, max_q)
+        # those with few queries are the split kernel's
+        Sq = tl.where(Sq > few, Sq, 0)
         begin_k, Sk = sequence(cu_k_ptr, batch, Sk, max_k)
         q_ptr = advance(q_ptr, begin_q, stride_qm)
         k_ptr = advance(k_ptr, begin_k, stride_kn)
@@ -100,50 +102,20 @@ def _attention_fwd_tile(
         BY_COLUMNS=Q_BY_COLUMNS,
     )  # [BLOCK_M, BLOCK_D]
 
-    pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_init(
-        BLOCK_M, BLOCK_DV, COMP_DTYPE
-    )
-    acc_pivot = pivot
     # tiles are counted from key 0 whatever a row sees
     start_n = 0
     if BOUND_LEFT:
         start_n = begin // BLOCK_N * BLOCK_N
-    # SPLIT_LOOP: tiles that need a band, whole ones, and again such that need one; each loop may be
-    # empty. Without it one loop that runs at least once: on Ascend A2 and A3 a loop that runs zero
-    # times leaves its accumulators uninitialised (reported for triton-ascend 3.2.0).
-    for part in tl.static_range(3 if SPLIT_LOOP else 1):
-        if not SPLIT_LOOP:
-            end_n = tl.maximum(end, start_n + 1)
-        elif part == 0:
-            end_n = start_n
-            if BOUND_LEFT:
-                end_n = tl.minimum((all_begin + BLOCK_N - 1) // BLOCK_N * BLOCK_N, end)
-        elif part == 1:
-            end_n = tl.maximum(all_end // BLOCK_N * BLOCK_N, start_n)
-        else:
-            end_n = end
-        if not (SPLIT_LOOP and (part == 0 and not BOUND_LEFT)):
-            for tile_n in range(start_n, end_n, BLOCK_N):
-                pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, acc_pivot = (
-                    attend_tile(
-                        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp,
-                        acc, acc_comp, acc_pivot,
-                        q, k_ptr, v_ptr, mask_ptr, bias_ptr, slope, scale, cap, start_m, tile_n,
-                        Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
-                        stride_kn, stride_kd, stride_vn, stride_vd,
-                        stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
-                        D, Dv, BLOCK_D, BLOCK_DV, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
-                        MASK, BIAS, ALIBI, SOFTCAP,
-                        "branch" if not SPLIT_LOOP else ("never" if part == 1 else "always"),
-                        METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, DOT_PRECISION, WIDE,
-                        K_BY_COLUMNS, V_BY_COLUMNS,
-                    )
-                )  # fmt: skip
-        start_n = tl.maximum(end_n, start_n)
-
+    pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = attend_range(
+        q, k_ptr, v_ptr, mask_ptr, bias_ptr, slope, scale, cap, start_m, start_n,
+        Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
+        stride_kn, stride_kd, stride_vn, stride_vd,
+        stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
+        D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
+        MASK, BIAS, ALIBI, SOFTCAP, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE,
+        DOT_PRECISION, SPLIT_LOOP, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
+    )  # fmt: skip
     WHOLE: tl.constexpr = SPLIT or v_ptr.dtype.element_ty == tl.float32
-    if METHOD == "segment":
-        acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
     if STATE:
         store_state(
             lse_ptr, out_ptr, pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
@@ -151,7 +123,7 @@ def _attention_fwd_tile(
         )  # fmt: skip
     else:
         if SINKS:
-            sink = sink_logit(advance(sinks_ptr, head, stride_sinks_h), NATURAL)
+            sink = sink_logit(advance(sinks_ptr, head, stride_sinks_h), 1, 1, 0, NATURAL)
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = add_sink(
                 pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, sink,
                 WHOLE, NATURAL,
@@ -170,7 +142,7 @@ def _attention_fwd_tile(
 @triton.jit(
     do_not_specialize=[
         "Hq", "group", "Sq", "Sk", "max_q", "max_k", "diagonal", "window_left", "window_right",
-        "tiles_m", "tasks",
+        "few", "tiles_m", "tasks",
         "stride_lse_b", "stride_lse_h", "stride_alibi_b", "stride_alibi_h", "stride_sinks_h",
     ]
 )  # fmt: skip
@@ -182,7 +154,7 @@ def attention_fwd_kernel(
     stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
     stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-    Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, tiles_m, tasks,
+    Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few, tiles_m, tasks,
     D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr,
@@ -211,7 +183,7 @@ def attention_fwd_kernel(
                 stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
                 stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
                 stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-                Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, tiles_m,
+                Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few, tiles_m,
                 D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
                 MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
                 METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
@@ -226,7 +198,7 @@ def attention_fwd_kernel(
             stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
             stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
             stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-            Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, tiles_m,
+            Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few, tiles_m,
             D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
             MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
             METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,

@@ -126,6 +126,7 @@ def launch_attention_fwd(
     route: Route,
     *,
     state: bool = False,
+    few: int = 0,
 ) -> None:
     """Write the attention output, and its log-sum-exp unless `lse` is None.
 
@@ -141,6 +142,7 @@ def launch_attention_fwd(
         config, target, route: what the dispatcher chose.
         state: write the rows' raw state instead: `out` is its acc and `lse` its rows, as in
             `state_memory`, with S before the last two, or last, dimensions. Sinks do not count.
+        few: packed sequences of at most so many queries are left out.
     """
     if state:
         assert lse is not None
@@ -205,14 +207,9 @@ def launch_attention_fwd(
         "Sq": problem.tokens_q if problem.packed else problem.Sq,
         "Sk": problem.tokens_k if problem.packed else problem.Sk,
         "max_q": longest_q, "max_k": longest_k, "diagonal": problem.diagonal,
-        "window_left": _reach(problem.window_left), "window_right": _reach(problem.reach_right),
-        "tiles_m": tiles_m, "tasks": tasks,
+        "window_left": reach(problem.window_left), "window_right": reach(problem.reach_right),
+        "few": few, "tiles_m": tiles_m, "tasks": tasks,
     }  # fmt: skip
-    if problem.packed and not state:
-        # tokens that belong to no sequence
-        out.zero_()
-        if lse is not None:
-            lse.fill_(-torch.inf)
     launch(
         attention_fwd_kernel,
         min(tasks, target.cores) if config.core_loop else tasks,
@@ -223,7 +220,7 @@ def launch_attention_fwd(
             mask=mask_spread,
             bias=bias_spread,
             wide=wide,
-            by_columns=(_by_columns(q), _by_columns(k), _by_columns(v)),
+            by_columns=(by_columns(q), by_columns(k), by_columns(v)),
             state=state,
         ),
         route=route,
@@ -255,11 +252,11 @@ def _spread_out(
     return tensor.expand(shape), spread[over_rows, over_columns]
 
 
-def _by_columns(tensor: torch.Tensor) -> bool:
+def by_columns(tensor: torch.Tensor) -> bool:
     """Whether a tensor's columns lie in one piece each, and its rows do not."""
     return tensor.stride(-2) == 1 and tensor.stride(-1) != 1 and tensor.shape[-1] > 1
 
 
-def _reach(keys: int | None) -> int:
+def reach(keys: int | None) -> int:
     """A window's reach as an int32 that can be added to a diagonal; 0 where there is no bound."""
     return 0 if keys is None else min(keys, 2**30)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from blocks.constants import INF, LARGEST, LN2, LOG2E, NEG_INF
-from blocks.layout import load_spread
+from blocks.layout import load_rows, load_spread
 from blocks.masking import causal, not_before, within
 from blocks.scores import distance, soft_cap
 
@@ -100,17 +100,22 @@ def masked(
 
 
 @triton.jit
-def sink_logit(sink_ptr, NATURAL: tl.constexpr):
-    """Sinks in the units that the softmax takes; what is finite stays so.
+def sink_logit(sink_ptr, stride, heads, HEADS: tl.constexpr, NATURAL: tl.constexpr):
+    """The sinks of some heads, in the units that the softmax takes; what is finite stays so.
 
     Args:
-        sink_ptr: pointer, or a tile of them, to fp16, bf16 or fp32, natural units.
+        sink_ptr: to fp16, bf16 or fp32, natural units.
+        stride: int32, from one head's to the next.
+        heads: int32. How many there are, at most HEADS.
         NATURAL: the units that the softmax takes: natural or log2.
 
     Returns:
-        fp32, of the pointer's shape.
+        [HEADS] fp32; the number itself where HEADS is 0.
     """
-    sink = tl.load(sink_ptr).to(tl.float32)
+    if HEADS:
+        sink = load_rows(sink_ptr, 0, heads, HEADS, stride).to(tl.float32)
+    else:
+        sink = tl.load(sink_ptr).to(tl.float32)
     if not NATURAL:
         bounded = tl.minimum(tl.maximum(sink, -LARGEST * LN2), LARGEST * LN2)
         sink = tl.where(tl.abs(sink) < INF, bounded, sink) * LOG2E

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from blocks.gemm import dot
 from blocks.layout import load_paged_tile, load_tile
-from blocks.softmax import fold_segment, online_update
+from blocks.softmax import fold_segment, online_init, online_update
 
 from .attention_scores import adjusted, banded, masked
 
@@ -27,7 +27,6 @@ def attend_tile(
     WITH_LSE: tl.constexpr, NATURAL: tl.constexpr, DOT_PRECISION: tl.constexpr, WIDE: tl.constexpr,
     K_BY_COLUMNS: tl.constexpr, V_BY_COLUMNS: tl.constexpr,
     table_ptr=None, pages=0, stride_kp=0, stride_vp=0, PAGE: tl.constexpr = 0,
-    PAGE_BY_PAGE: tl.constexpr = False,
 ):  # fmt: skip
     """Attend from a tile of queries to the keys [start_n, start_n + BLOCK_N).
 
@@ -39,7 +38,7 @@ def attend_tile(
     if PAGE:
         k = load_paged_tile(
             k_ptr, table_ptr, pages, start_n, end, stride_kp, stride_kn, stride_kd, D, BLOCK_N,
-            BLOCK_D, PAGE, PAGE_BY_PAGE, BAND != "never", WIDE, begin, BOUND_LEFT,
+            BLOCK_D, PAGE, BAND != "never", WIDE, begin, BOUND_LEFT,
         )  # [BLOCK_N, BLOCK_D]  # fmt: skip
     else:
         k = load_tile(
@@ -59,7 +58,7 @@ def attend_tile(
     if PAGE:
         v = load_paged_tile(
             v_ptr, table_ptr, pages, start_n, end, stride_vp, stride_vn, stride_vd, Dv, BLOCK_N,
-            BLOCK_DV, PAGE, PAGE_BY_PAGE, BAND != "never", WIDE, begin, BOUND_LEFT,
+            BLOCK_DV, PAGE, BAND != "never", WIDE, begin, BOUND_LEFT,
         )  # [BLOCK_N, BLOCK_DV]  # fmt: skip
     else:
         v = load_tile(
@@ -83,3 +82,71 @@ def attend_tile(
             )
             acc_pivot = pivot
     return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, acc_pivot
+
+
+@triton.jit
+def attend_range(
+    q, k_ptr, v_ptr, mask_ptr, bias_ptr, slope, scale, cap, start_m, start_n,
+    Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
+    stride_kn, stride_kd, stride_vn, stride_vd,
+    stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
+    D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr,
+    ALIBI: tl.constexpr, SOFTCAP: tl.constexpr, METHOD: tl.constexpr, SPLIT: tl.constexpr,
+    SEGMENT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
+    COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
+    WIDE: tl.constexpr, K_BY_COLUMNS: tl.constexpr, V_BY_COLUMNS: tl.constexpr,
+    table_ptr=None, pages=0, stride_kp=0, stride_vp=0, PAGE: tl.constexpr = 0,
+):  # fmt: skip
+    """The state of a tile of queries after the keys from start_n, a tile at a time, to end.
+
+    Args:
+        start_n: int32, a multiple of BLOCK_N.
+        begin, all_begin, all_end, end: see `blocks.masking.key_range`.
+
+    Returns:
+        The seven tiles of the state, see `blocks.softmax`.
+    """
+    pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_init(
+        BLOCK_M, BLOCK_DV, COMP_DTYPE
+    )
+    acc_pivot = pivot
+    # SPLIT_LOOP: tiles that need a band, whole ones, and again such that need one; each loop may be
+    # empty. Without it one loop that runs at least once: on Ascend A2 and A3 a loop that runs zero
+    # times leaves its accumulators uninitialised (reported for triton-ascend 3.2.0).
+    for part in tl.static_range(3 if SPLIT_LOOP else 1):
+        if not SPLIT_LOOP:
+            end_n = tl.maximum(end, start_n + 1)
+        elif part == 0:
+            end_n = start_n
+            if BOUND_LEFT:
+                end_n = tl.minimum((all_begin + BLOCK_N - 1) // BLOCK_N * BLOCK_N, end)
+        elif part == 1:
+            end_n = tl.maximum(all_end // BLOCK_N * BLOCK_N, start_n)
+        else:
+            end_n = end
+        if not (SPLIT_LOOP and (part == 0 and not BOUND_LEFT)):
+            for tile_n in range(start_n, end_n, BLOCK_N):
+                pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, acc_pivot = (
+                    attend_tile(
+                        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp,
+                        acc, acc_comp, acc_pivot,
+                        q, k_ptr, v_ptr, mask_ptr, bias_ptr, slope, scale, cap, start_m, tile_n,
+                        Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
+                        stride_kn, stride_kd, stride_vn, stride_vd,
+                        stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
+                        D, Dv, BLOCK_D, BLOCK_DV, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
+                        MASK, BIAS, ALIBI, SOFTCAP,
+                        "branch" if not SPLIT_LOOP else ("never" if part == 1 else "always"),
+                        METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, DOT_PRECISION, WIDE,
+                        K_BY_COLUMNS, V_BY_COLUMNS,
+                        table_ptr, pages, stride_kp, stride_vp, PAGE,
+                    )
+                )  # fmt: skip
+        start_n = tl.maximum(end_n, start_n)
+
+    WHOLE: tl.constexpr = SPLIT or q.dtype == tl.float32
+    if METHOD == "segment":
+        acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
+    return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp

@@ -44,9 +44,11 @@ def store_state(
 @triton.jit
 def load_state(
     rows_ptr, acc_ptr, row_start, row_end, rows_stride, stride_acc, Dv: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr,
+    COLS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Load what `store_state` stored; rows from row_end on are 0 throughout.
+
+    COLS: how many of the Dv columns there are to load, from acc_ptr on.
 
     Returns:
         The seven tiles of the state, fp32.
@@ -57,9 +59,12 @@ def load_state(
     lse_sum = load_rows(advance(rows_ptr, 3, rows_stride), row_start, row_end, BLOCK_M)
     lse_sum_comp = load_rows(advance(rows_ptr, 4, rows_stride), row_start, row_end, BLOCK_M)
     acc = load_tile(
-        acc_ptr, row_start, row_end, stride_acc, 1, Dv, BLOCK_M, BLOCK_DV, True, False
+        acc_ptr, row_start, row_end, stride_acc, 1, COLS, BLOCK_M, BLOCK_DV, True, False
     )  # [BLOCK_M, BLOCK_DV]
-    acc_comp = load_tile(
-        acc_ptr + Dv, row_start, row_end, stride_acc, 1, Dv, BLOCK_M, BLOCK_DV, True, False
-    )  # [BLOCK_M, BLOCK_DV]
+    if PLAIN:
+        acc_comp = tl.zeros_like(acc)
+    else:
+        acc_comp = load_tile(
+            acc_ptr + Dv, row_start, row_end, stride_acc, 1, COLS, BLOCK_M, BLOCK_DV, True, False
+        )  # [BLOCK_M, BLOCK_DV]
     return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp

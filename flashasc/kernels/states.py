@@ -35,11 +35,11 @@ def merge_states_kernel(
         start = task % tiles * BLOCK_M
         pivot_a, row_sum_a, row_comp_a, lse_sum_a, lse_comp_a, acc_a, comp_a = load_state(
             advance(rows_a_ptr, head, 5 * rows), advance(acc_a_ptr, head, 2 * Dv * rows),
-            start, rows, rows, 2 * Dv, Dv, BLOCK_M, BLOCK_DV,
+            start, rows, rows, 2 * Dv, Dv, Dv, BLOCK_M, BLOCK_DV, False,
         )  # fmt: skip
         pivot_b, row_sum_b, row_comp_b, lse_sum_b, lse_comp_b, acc_b, comp_b = load_state(
             advance(rows_b_ptr, head, 5 * rows), advance(acc_b_ptr, head, 2 * Dv * rows),
-            start, rows, rows, 2 * Dv, Dv, BLOCK_M, BLOCK_DV,
+            start, rows, rows, 2 * Dv, Dv, Dv, BLOCK_M, BLOCK_DV, False,
         )  # fmt: skip
         pivot, row_sum, row_comp, lse_sum, lse_comp, acc, comp = online_merge(
             pivot_a, row_sum_a, row_comp_a, lse_sum_a, lse_comp_a, acc_a, comp_a,
@@ -68,12 +68,12 @@ def finalize_state_kernel(
         start = task % tiles * BLOCK_M
         pivot, row_sum, row_comp, lse_sum, lse_comp, acc, comp = load_state(
             advance(rows_ptr, head, 5 * rows), advance(acc_ptr, head, 2 * Dv * rows),
-            start, rows, rows, 2 * Dv, Dv, BLOCK_M, BLOCK_DV,
+            start, rows, rows, 2 * Dv, Dv, Dv, BLOCK_M, BLOCK_DV, False,
         )  # fmt: skip
         if SINKS:
             pivot, row_sum, row_comp, lse_sum, lse_comp, acc, comp = add_sink(
                 pivot, row_sum, row_comp, lse_sum, lse_comp, acc, comp,
-                sink_logit(advance(sinks_ptr, head % heads, 1), NATURAL), WHOLE, NATURAL,
+                sink_logit(advance(sinks_ptr, head % heads, 1), 1, 1, 0, NATURAL), WHOLE, NATURAL,
             )  # fmt: skip
         out, lse = online_finalize(
             pivot, row_sum, row_comp, lse_sum, lse_comp, acc, comp, SEPARATE_LSE, NATURAL

@@ -12,6 +12,7 @@ from torch import Tensor
 from .._problem import AttentionProblem, Extras
 from . import backward, forward, packed, states
 from .backward import Gradients, Needs
+from .cached import append, decode
 from .products import full_precision_products, working_dtype
 from .scores import KEYS_PER_TILE, SCORES_PER_TILE
 from .states import finalize_state, merge_states
@@ -21,9 +22,11 @@ __all__ = [
     "SCORES_PER_TILE",
     "Gradients",
     "Needs",
+    "append",
     "attention_bwd",
     "attention_fwd",
     "attention_state",
+    "decode",
     "finalize_state",
     "merge_states",
     "working_dtype",

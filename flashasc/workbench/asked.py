@@ -10,6 +10,7 @@ from flashasc.workbench.case import Case
 from flashasc.workbench.checks import Verdict, check
 from flashasc.workbench.console import progress_bar
 from flashasc.workbench.shipped import DEFAULT_TARGETS, full_name, shipped_cases
+from flashasc.workbench.shipped_split import split_cases
 
 
 def asked_targets(target: Sequence[str] | None) -> list[str]:
@@ -28,6 +29,7 @@ def asked_cases(
     head_dim: int | None,
     *,
     every_use: bool = False,
+    few_queries: bool = False,
 ) -> list[Case]:
     """What is to be compiled; an option that would have no effect is an error."""
     if kernel is None:
@@ -37,9 +39,11 @@ def asked_cases(
             "--grid": grid,
         }
         _refuse(given, "describes a kernel of yours; name it: module:function")
-        return shipped_cases(
-            targets, dtype=dtype, precision=precision, head_dim=head_dim, every_use=every_use
-        )
+        chosen: dict[str, Any] = {"dtype": dtype, "precision": precision, "head_dim": head_dim}
+        cases = shipped_cases(targets, **chosen, every_use=every_use)
+        if few_queries:
+            cases += split_cases(targets, **chosen, every_use=every_use)
+        return cases
     given = {"--dtype": dtype, "--precision": precision, "--head-dim": head_dim}
     _refuse(given, f"selects among what is shipped, not for {kernel}; leave it out")
     if signature is None:

@@ -67,8 +67,9 @@ def check_command(
         targets = asked_targets(target)
         tools = require_toolchain(targets)
         cases = asked_cases(
-            kernel, signature, const, grid, targets, dtype, precision, head_dim, every_use=uses
-        )
+            kernel, signature, const, grid, targets, dtype, precision, head_dim,
+            every_use=uses, few_queries=True,
+        )  # fmt: skip
         verdicts = checked(cases, timeout=timeout, workers=workers, cache=not no_cache)
     if as_json:
         print_json(tools, verdicts, [verdict.to_json() for verdict in verdicts])

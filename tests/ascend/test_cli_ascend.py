@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 from flashasc import ascend
 from flashasc.workbench import Case, case, check, full_name, lower_case, shipped_cases
 from flashasc.workbench.cli import app
+from flashasc.workbench.shipped_split import split_cases
 from tests.conftest import RunPython
 
 ONE_ROW = ("--target", "910B3", "--dtype", "float16", "--precision", "standard", "--head-dim", "64")
@@ -29,10 +31,13 @@ MULTIPLY = (f"{KERNELS}:multiply", "--signature", "*fp16,*fp16,*fp32,i32,i32")
 
 
 def one_row(*, every_use: bool = True) -> list[Case]:
-    """What ONE_ROW asks for: a row without score options and one with them, in their uses."""
-    return shipped_cases(
-        (A2,), dtype="float16", precision="standard", head_dim=64, every_use=every_use
-    )
+    """What ONE_ROW asks for: a row without score options and one with them, in their uses; then the
+    same of the kernels for few queries."""
+    asked: dict[str, Any] = {"dtype": "float16", "precision": "standard", "head_dim": 64}
+    return [
+        *shipped_cases((A2,), **asked, every_use=every_use),
+        *split_cases((A2,), **asked, every_use=every_use),
+    ]
 
 
 def run(*arguments: str) -> Result:
@@ -48,8 +53,10 @@ def test_check_as_json() -> None:
     assert [found["name"] for found in told["results"]] == [c.name for c in one_row()]
     for found in told["results"]:
         assert (found["verdict"], found["arch"], found["dtype"]) == ("fits", A2, "float16")
-        assert found["report"]["workload"]["vector_repeats"] > 100
-        for memory in ("UB", "L1", "L0C"):
+        merges = found["operation"] == "merge of chunks"
+        assert found["report"]["workload"]["vector_repeats"] > (0 if merges else 100)
+        # a merge multiplies nothing
+        for memory in ("UB",) if merges else ("UB", "L1", "L0C"):
             use = found["report"]["memory"][memory]
             assert 0 < use["used"] <= use["available"]
 
@@ -60,11 +67,12 @@ def test_check_as_a_table() -> None:
     # without options and with them, each where it needs most room
     cases = one_row(every_use=False)
     lines = [text for text in result.stdout.splitlines() if "910B3" in text]
-    assert len(lines) == len(cases) == 2
+    assert len(lines) == len(cases) == 6
     for line, verdict in zip(lines, check(cases), strict=True):
         cells = [cell.strip() for cell in line.strip("│").split("│")]
         assert cells[:3] == ["910B3", cells[1], "fits"]
-        assert re.match(r"attention forward float16 standard D<=\d+ \d+x\d+", cells[1])
+        kernel = "(attention forward|attention split|merge of chunks)"
+        assert re.match(rf"{kernel} float16 standard D<=\d+ \d+x\d+", cells[1])
         use = verdict.report.memory["UB"]
         assert cells[3] == f"{use.used:,} {100 * use.used / use.available:.0f}%"
     assert f"{len(cases)} of {len(cases)} compilations are in order" in result.stdout

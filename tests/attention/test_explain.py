@@ -113,11 +113,17 @@ def test_the_tile_depends_on_dtype_and_head_size_alone(
     """Never on the batch, on heads or on lengths: results are batch-invariant by this."""
     for dtype in DTYPES:
         case = Case(D=80, dtype=dtype, layout=layout)
-        configs = set()
-        for sizes in ({"B": 1}, {"B": 9}, {"Hq": 16, "Hk": 1}, {"Sq": 1, "Sk": 5000}, {"Sk": 1}):
+        rows = set()
+        for sizes in ({"B": 1}, {"B": 9}, {"Hq": 16, "Hk": 1}, {"Sq": 17, "Sk": 5000}, {"Sk": 1}):
             q, k, v = normal(case.but(**sizes), device=every_kernel_route.device)
-            configs.add(every_kernel_route.explain(q, k, v, layout=layout).config)
-        assert len(configs) == 1
+            plan = every_kernel_route.explain(q, k, v, layout=layout)
+            rows.add((plan.config, plan.split))
+        for sizes in ({"B": 1}, {"B": 9}, {"Hq": 16, "Hk": 1}, {"Sk": 5000}, {"Sk": 1}):
+            q, k, v = normal(case.but(**sizes, Sq=1), device=every_kernel_route.device)
+            plan = every_kernel_route.explain(q, k, v, layout=layout)
+            rows.add((plan.config, plan.split))
+        # one for many queries, one for few
+        assert len(rows) == 2
 
 
 @pytest.mark.parametrize(
@@ -127,8 +133,10 @@ def test_every_head_size_has_a_tile(monkeypatch: pytest.MonkeyPatch, arch: str) 
     monkeypatch.setattr("flashasc._dispatch.require", lambda *_, **__: None)
     monkeypatch.setenv("FLASHASC_NATIVE_ARCH", arch)
     for case in BY_HEAD_SIZE:
-        q, k, v = normal(case.but(Sq=1, Sk=1))
-        for precision in ("standard", "compensated"):
-            plan = ROUTES["native-linalg"].explain(q, k, v, precision=precision)
-            assert plan.target.arch == arch
-            assert plan.config.max_head >= max(q.shape[-1], v.shape[-1])
+        for Sq in (1, 17):
+            q, k, v = normal(case.but(Sq=Sq, Sk=1))
+            for precision in ("standard", "compensated"):
+                plan = ROUTES["native-linalg"].explain(q, k, v, precision=precision)
+                assert plan.target.arch == arch
+                row = plan.split if Sq == 1 else plan.config
+                assert row.max_head >= max(q.shape[-1], v.shape[-1])

@@ -195,12 +195,12 @@ def test_the_current_stream_is_used_and_can_be_captured() -> None:
 @pytest.mark.gpu
 def test_no_length_compiles_again_on_a_gpu() -> None:
     """Decoding: one key more at each step, and the same kernel."""
-    from flashasc.kernels.attention_fwd import attention_fwd_kernel
+    from flashasc.kernels.attention_split import attention_split_kernel
 
     cache = torch.randn(1, 8, 256, 64, device="cuda", dtype=FLOAT16)
     q = torch.randn(1, 8, 1, 64, device="cuda", dtype=FLOAT16)
     flashasc.attention(q, cache[:, :, :99], cache[:, :, :99])
-    kernels = attention_fwd_kernel.device_caches[torch.cuda.current_device()][0]
+    kernels = attention_split_kernel.device_caches[torch.cuda.current_device()][0]
     before = len(kernels)
     for Sk in range(100, 164):
         flashasc.attention(q, cache[:, :, :Sk], cache[:, :, :Sk])

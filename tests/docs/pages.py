@@ -6,7 +6,14 @@ import re
 
 from tests.conftest import ROOT
 
-PAGES = ("masks-and-alignment", "precision", "packed-and-padded", "edge-cases", "coming-from")
+PAGES = (
+    "masks-and-alignment",
+    "precision",
+    "packed-and-padded",
+    "edge-cases",
+    "coming-from",
+    "decoding",
+)
 
 
 def text_of(page: str) -> str:

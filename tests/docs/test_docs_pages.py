@@ -32,7 +32,7 @@ def test_snippets_run_in_order(page: str) -> None:
 
 
 def test_pages_with_snippets() -> None:
-    assert SNIPPETS == ["precision", "packed-and-padded"]
+    assert SNIPPETS == ["precision", "packed-and-padded", "decoding"]
 
 
 def test_tables_are_the_results() -> None:

@@ -1,0 +1,173 @@
+"""Decoding on a GPU: time and bandwidth of one query per sequence over a long cache.
+
+    python -m bench.decode [--output FILE]
+
+Every case is checked against float64 before it is timed. Bandwidth counts the bytes of the keys and
+values, which must be read once; the roof is what copying a tensor reaches in the same run (bytes
+read and written).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import flashasc
+
+from .machine import facts
+
+HEADS, KV_HEADS, HEAD = 32, 8, 128
+CASES = ((32, 1 << 15), (8, 1 << 15), (1, 1 << 15), (1, 1 << 17))
+"""(batch, keys)"""
+
+BACKENDS = {
+    "SDPA, FlashAttention": SDPBackend.FLASH_ATTENTION,
+    "SDPA, cuDNN": SDPBackend.CUDNN_ATTENTION,
+    "SDPA, efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+
+
+def main() -> None:
+    """Measure, print a table, and write the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    roof = copy_bandwidth()
+    print(f"copy: {roof / 1e9:.0f} GB/s", flush=True)
+    records = [record for batch, keys in CASES for record in measure(batch, keys, roof)]
+    if arguments.output:
+        shape = {"heads": HEADS, "kv_heads": KV_HEADS, "head": HEAD, "dtype": "bfloat16"}
+        result = {"machine": facts(), **shape, "copy_bytes_per_s": roof, "records": records}
+        arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def measure(batch: int, keys: int, roof: float) -> list[dict[str, Any]]:
+    """Time and bandwidth of every implementation that passes the accuracy gate."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    options: dict[str, Any] = {"generator": generator, "device": "cuda", "dtype": torch.bfloat16}
+    q = torch.randn(batch, HEADS, 1, HEAD, **options)
+    k, v = (torch.randn(batch, KV_HEADS, keys, HEAD, **options) for _ in "kv")
+    exact = attention_float64(q, k, v)
+    moved = 2 * k.numel() * k.element_size()
+    records = []
+    for name, run in implementations(q, k, v).items():
+        try:
+            error = (run().double() - exact).abs().max().item()
+        except (RuntimeError, NotImplementedError) as failure:
+            print(f"{batch:>3} x {keys:>7} {name:<32} does not run: {str(failure).splitlines()[0]}")
+            continue
+        # twice the rounding of the output, and of weights of 8 bits each
+        allowed = 4 * torch.finfo(torch.bfloat16).eps * exact.abs().max().item()
+        if not error <= allowed:
+            print(f"{batch:>3} x {keys:>7} {name:<32} is wrong: {error:.2e} > {allowed:.2e}")
+            continue
+        seconds = median_time(run)
+        record = {
+            "batch": batch,
+            "keys": keys,
+            "implementation": name,
+            "error": error,
+            "seconds": seconds,
+            "bytes_per_s": moved / seconds,
+            "share_of_copy": moved / seconds / roof,
+        }
+        print(
+            f"{batch:>3} x {keys:>7} {name:<32} {seconds * 1e6:9.1f} us  "
+            f"{moved / seconds / 1e9:7.0f} GB/s  {record['share_of_copy']:6.1%} of a copy  "
+            f"error {error:.1e}",
+            flush=True,
+        )
+        records.append(record)
+    return records
+
+
+def implementations(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], Tensor]]:
+    """What is compared, by name."""
+    B, Hk, keys, D = k.shape
+    size = 128
+    lens = torch.full((B,), keys, dtype=torch.int32, device=k.device)
+    table = torch.randperm(B * keys // size, device=k.device).to(torch.int32).view(B, -1)
+
+    def in_pages(x: Tensor) -> Tensor:
+        pages = x.view(B, Hk, -1, size, D).transpose(1, 2).flatten(0, 1)
+        scattered = torch.empty_like(pages)
+        scattered[table.flatten().long()] = pages
+        return scattered
+
+    cache = flashasc.KVCache(k, v, lens)
+    paged = flashasc.PagedKVCache(in_pages(k), in_pages(v), table, lens)
+
+    def sdpa(backend: SDPBackend) -> Tensor:
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    def grouped() -> Tensor:
+        """Heads that share keys as queries of one head: what a caller can do for SDPA."""
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            rows = q.view(B, Hk, -1, D)
+            return F.scaled_dot_product_attention(rows, k, v).view(q.shape)
+
+    runs: dict[str, Callable[[], Tensor]] = {
+        name: lambda backend=backend: sdpa(backend)  # type: ignore[misc]
+        for name, backend in BACKENDS.items()
+    }
+    runs["SDPA, FlashAttention, heads as rows"] = grouped
+    for precision in ("standard", "compensated", "high"):
+        runs[f"flashasc {precision}"] = lambda p=precision: flashasc.decode(  # type: ignore[misc]
+            q, cache, precision=p, impl="triton"
+        )
+        runs[f"flashasc {precision}, pages of {size}"] = lambda p=precision: flashasc.decode(  # type: ignore[misc]
+            q, paged, precision=p, impl="triton"
+        )
+    return runs
+
+
+def attention_float64(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same attention in float64, a sequence and a key head at a time."""
+    B, Hk = k.shape[:2]
+    rows = q.view(B, Hk, -1, q.shape[-1]).double() / math.sqrt(q.shape[-1])
+    out = torch.empty_like(rows)
+    for b in range(B):
+        for h in range(Hk):
+            weights = (rows[b, h] @ k[b, h].double().mT).softmax(-1)
+            out[b, h] = weights @ v[b, h].double()
+    return out.view(q.shape)
+
+
+def median_time(run: Callable[[], object], repeats: int = 50) -> float:
+    """Median seconds of a call on the device, the L2 cache flushed before each."""
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    for _ in range(5):
+        run()
+    pairs = [
+        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+        for _ in range(repeats)
+    ]
+    for start, end in pairs:
+        flush.zero_()
+        start.record()
+        run()
+        end.record()
+    torch.cuda.synchronize()
+    times: list[float] = sorted(start.elapsed_time(end) for start, end in pairs)
+    return times[len(times) // 2] / 1e3
+
+
+def copy_bandwidth() -> float:
+    """Bytes a second, read and written, of copying 4 GiB."""
+    source = torch.empty(4 << 30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * source.numel() / median_time(lambda: target.copy_(source))
+
+
+if __name__ == "__main__":
+    main()

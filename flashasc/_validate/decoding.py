@@ -1,0 +1,252 @@
+"""The checks of a cache, and of a call of `flashasc.decode`. Only `check_cache` reads values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from .._problem import Precision, heads_first
+from . import tensors as check
+from .scalars import flag, length_of, one_of, out_dtype_of, scale_of, softcap_of, window_of
+
+_AXES = {"BNSD": "[B, H, S, D]", "BSND": "[B, S, H, D]"}
+
+
+def cache_tensors(k: Any, v: Any, lens: Any) -> None:
+    """The tensors of a cache in one piece.
+
+    Raises:
+        TypeError, ValueError: one is wrong.
+    """
+    _keys_and_values(k, v, "[B, Hk, capacity, D]")
+    check.lengths_tensor("lens", lens, k, k.shape[0], "[B] lengths, one a sequence")
+
+
+def paged_tensors(k: Any, v: Any, block_table: Any, lens: Any) -> None:
+    """The tensors of a cache in pages.
+
+    Raises:
+        TypeError, ValueError: one is wrong.
+    """
+    _keys_and_values(k, v, "[pages, Hk, page size, D]")
+    size = k.shape[2]
+    if size < 16 or size & (size - 1):
+        raise ValueError(
+            f"k must have pages of a power of two of keys, at least 16, in its third dimension; "
+            f"got {size}: {tuple(k.shape)}. A cache [pages, page size, Hk, D] is passed as "
+            ".transpose(1, 2)"
+        )
+    if k.shape[0] == 0:
+        raise ValueError(f"k must have at least one page; got none: {tuple(k.shape)}")
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+            raise ValueError(
+                f"{name} must have last stride 1 in a paged cache; got {tensor.stride()}. Keep "
+                "each key's numbers together"
+            )
+    check.strided("block_table", block_table)
+    if block_table.dtype != torch.int32:
+        raise TypeError(
+            f"block_table must be int32; got {block_table.dtype}: convert it with .to(torch.int32)"
+        )
+    if block_table.dim() != 2 or block_table.shape[1] == 0:
+        raise ValueError(
+            "block_table must be [B, pages of a sequence], with at least one page each; got "
+            f"{tuple(block_table.shape)}"
+        )
+    if block_table.stride(1) != 1 and block_table.shape[1] > 1:
+        raise ValueError(
+            f"block_table must have last stride 1; got {block_table.stride()}: .contiguous() helps"
+        )
+    check.on_device_of("block_table", block_table, k)
+    check.lengths_tensor("lens", lens, k, block_table.shape[0], "[B] lengths, one a sequence")
+
+
+def _keys_and_values(k: Any, v: Any, axes: str) -> None:
+    for name, tensor in (("k", k), ("v", v)):
+        check.strided(name, tensor)
+        check.floating(name, tensor)
+        if tensor.dim() != 4:
+            raise ValueError(
+                f"{name} must have 4 dimensions, {axes}; got {tensor.dim()}: {tuple(tensor.shape)}"
+            )
+    if v.dtype != k.dtype:
+        raise TypeError(f"v must have k's dtype, {k.dtype}; got {v.dtype}: cast it")
+    if v.device != k.device:
+        raise ValueError(f"v must be on k's device, {k.device}; got {v.device}: move it there")
+    if v.shape[:3] != k.shape[:3]:
+        raise ValueError(
+            f"k and v must agree in all but the last of {axes}; got {tuple(k.shape)} and "
+            f"{tuple(v.shape)}"
+        )
+
+
+def new_tokens(
+    cache: Any, k: Any, v: Any, layout: Any, batch: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Keys and values that are to be appended, as [B, Hk, S, D] and [B, Hk, S, Dv].
+
+    Args:
+        cache: a `KVCache` or `PagedKVCache`.
+        k, v, layout: what was given.
+        batch: how many sequences they are for; None: the cache's.
+
+    Raises:
+        TypeError, ValueError: they do not fit the cache.
+    """
+    one_of("layout", layout, tuple(_AXES))
+    B = cache.lens.shape[0] if batch is None else batch
+    for name, tensor, held in (("k", k, cache.k), ("v", v, cache.v)):
+        check.strided(name, tensor)
+        if tensor.dtype != held.dtype:
+            raise TypeError(
+                f"{name} must have the cache's dtype, {held.dtype}; got {tensor.dtype}: cast it"
+            )
+        check.on_device_of(name, tensor, held)
+        if tensor.dim() != 4:
+            raise ValueError(
+                f"{name} must have 4 dimensions, {_AXES[layout]}; got {tuple(tensor.shape)}"
+            )
+        shape = heads_first(tensor, layout).shape
+        if (shape[0], shape[1], shape[3]) != (B, held.shape[1], held.shape[3]):
+            raise ValueError(
+                f"{name} must be {_AXES[layout]} with B = {B}, H = {held.shape[1]}, "
+                f"D = {held.shape[3]} for this cache; got {tuple(tensor.shape)} in layout {layout}"
+            )
+    if heads_first(k, layout).shape[2] != heads_first(v, layout).shape[2]:
+        raise ValueError(
+            f"k and v must have the same number of new tokens; got {tuple(k.shape)} and "
+            f"{tuple(v.shape)}"
+        )
+    return heads_first(k, layout), heads_first(v, layout)
+
+
+@dataclass(frozen=True)
+class DecodeFacts:
+    """What `validate_decode` makes of a call's plain arguments; see `_decode_ops.DecodeCall`."""
+
+    scale: float
+    softcap: float | None
+    causal: bool
+    window_left: int | None
+    window_right: int | None
+    out_dtype: torch.dtype
+    most_keys: int
+
+
+def validate_decode(
+    q: Any,
+    cache: Any,
+    *,
+    layout: Any,
+    causal: Any,
+    scale: Any,
+    window: Any,
+    softcap: Any,
+    alibi_slopes: Any,
+    sinks: Any,
+    precision: Any,
+    out_dtype: Any,
+    return_lse: Any,
+    max_kv_len: Any,
+    impl: Any,
+) -> DecodeFacts:
+    """Check the arguments of `flashasc.decode` but for the new tokens.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong.
+        NotImplementedError: an argument is right but not supported.
+    """
+    one_of("impl", impl, ("auto", "triton", "reference"))
+    one_of("layout", layout, tuple(_AXES))
+    one_of("precision", precision, get_args(Precision))
+    flag("causal", causal)
+    flag("return_lse", return_lse)
+    left, right = window_of(window)
+    most = length_of("max_kv_len", max_kv_len)
+    check.strided("q", q)
+    check.floating("q", q)
+    if q.dim() != 4:
+        raise ValueError(
+            f"q must have 4 dimensions, {_AXES[layout]}; got {q.dim()}: {tuple(q.shape)}. Packed "
+            "queries are attention's, layout='TND'"
+        )
+    if q.dtype != cache.k.dtype:
+        raise TypeError(f"q must have the cache's dtype, {cache.k.dtype}; got {q.dtype}: cast it")
+    check.on_device_of("kv_cache", cache.k, q)
+    B, Hq, _, D = heads_first(q, layout).shape
+    Hk = cache.k.shape[1]
+    if cache.lens.shape[0] != B:
+        raise ValueError(
+            f"q must have one batch row for each of the cache's {cache.lens.shape[0]} sequences; "
+            f"got {tuple(q.shape)} in layout {layout}"
+        )
+    if cache.k.shape[3] != D:
+        raise ValueError(
+            f"q must have the cache's head size, D = {cache.k.shape[3]}; got {tuple(q.shape)}"
+        )
+    if (Hk == 0 and Hq > 0) or (Hk > 0 and Hq % Hk):
+        raise ValueError(
+            f"the query heads must be a multiple of the cache's {Hk}; got {tuple(q.shape)} in "
+            f"layout {layout}"
+        )
+    if precision == "high" and q.dtype not in (torch.float16, torch.bfloat16):
+        raise NotImplementedError(
+            f'precision="high" is for float16 and bfloat16 inputs; got {q.dtype}. Use '
+            'precision="compensated"'
+        )
+    if alibi_slopes is not None:
+        check.slopes_tensor(alibi_slopes, q, B, Hq)
+    if sinks is not None:
+        check.sinks_tensor(sinks, q, Hq)
+    asking = (q, cache.k, cache.v, alibi_slopes, sinks)
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in asking):
+        raise NotImplementedError(
+            "decode has no gradients; call it under torch.no_grad(), or use flashasc.attention"
+        )
+    factor = scale_of(scale, D, q.dtype)
+    return DecodeFacts(
+        scale=factor,
+        softcap=softcap_of(softcap, factor, q.dtype),
+        causal=causal or right == 0,
+        window_left=left,
+        window_right=None if causal or right == 0 else right,
+        out_dtype=out_dtype_of(out_dtype, q.dtype),
+        most_keys=cache.capacity if most is None else min(most, cache.capacity),
+    )
+
+
+def check_cache(cache: Any) -> None:
+    """Check the lengths and the table of a cache; waits for the device.
+
+    Raises:
+        ValueError: a length or a page is out of range.
+    """
+    lens: list[int] = cache.lens.tolist()
+    for b, length in enumerate(lens):
+        if not 0 <= length <= cache.capacity:
+            raise ValueError(
+                f"lens must be between 0 and the cache's capacity, {cache.capacity}; got {length} "
+                f"for sequence {b}. What was appended beyond it is lost"
+            )
+    if cache.block_table is None:
+        return
+    pages, size = cache.k.shape[0], cache.k.shape[2]
+    seen: dict[int, tuple[int, int]] = {}
+    for b, row in enumerate(cache.block_table.tolist()):
+        for place, page in enumerate(row[: -(-lens[b] // size)]):
+            if not 0 <= page < pages:
+                raise ValueError(
+                    f"block_table must hold pages from 0 to {pages - 1}; got {page} for sequence "
+                    f"{b}, place {place}, which holds keys"
+                )
+            # tables of your own may share pages, of a common beginning say
+            if page in seen and cache._pool is not None:
+                raise ValueError(
+                    f"block_table must hold each page once; page {page} is at {seen[page]} and "
+                    f"at {(b, place)}"
+                )
+            seen[page] = (b, place)
