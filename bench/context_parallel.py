@@ -15,7 +15,9 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor.experimental import context_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -49,7 +52,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--traces", type=Path, help="folder for the ring's Chrome traces")
     arguments = parser.parse_args()
-    store, rank, world = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    store, rank, world = next(rendezvous("env://"))
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", store=store, rank=rank, world_size=world, device_id=device)
@@ -88,24 +91,21 @@ def measure(S: int, device: torch.device, traces: Path | None) -> list[dict[str,
     alone = milliseconds(lambda: flashasc.attention(q, k, v, causal=True))
     records = [{"sequence": S, "way": "one GPU", "ms": alone}]
     tell(f"{S:>7} {'one GPU':<28} {alone:8.2f} ms")
-    for name, (way, rows) in ways(q, k, v).items():
-        record: dict[str, Any] = {"sequence": S, "way": name}
-        records.append(record)
-        if reason := agreed_failure(lambda way=way, rows=rows: check(way, rows, q, k, v)):  # type: ignore[misc]
-            record["does not run"] = reason
-            tell(f"{S:>7} {name:<28} {reason}")
-            continue
-        record["ms"] = milliseconds(way)
-        record["efficiency"] = alone / (world * record["ms"])
-        with count_transfers() as counts:
-            way()
-        record |= {"sends": counts.sends, "collectives": counts.collectives}
-        if name.startswith("flashasc"):
-            trace = None
-            if traces is not None:
-                traces.mkdir(parents=True, exist_ok=True)
-                trace = traces / f"{name.replace(' ', '_')}_{S}_rank{dist.get_rank()}.json.gz"
-            record["profile"] = profiled(way, trace)
+    for name, (opened, rows) in ways(q, k, v).items():
+        with opened as way:
+            record: dict[str, Any] = {"sequence": S, "way": name}
+            records.append(record)
+            if reason := agreed_failure(way, rows, q, k, v):
+                record["does not run"] = reason
+                tell(f"{S:>7} {name:<28} {reason}")
+                continue
+            record["ms"] = milliseconds(way)
+            record["efficiency"] = alone / (world * record["ms"])
+            with count_transfers() as counts:
+                way()
+            record |= {"sends": counts.sends, "collectives": counts.collectives}
+            if name.startswith("flashasc"):
+                record["profile"] = profiled(way, trace_file(traces, name, S))
         hidden = record.get("profile", {}).get("hidden")
         tell(
             f"{S:>7} {name:<28} {record['ms']:8.2f} ms  efficiency {record['efficiency']:.1%}"
@@ -114,22 +114,30 @@ def measure(S: int, device: torch.device, traces: Path | None) -> list[dict[str,
     return records
 
 
-def ways(q: Tensor, k: Tensor, v: Tensor) -> dict[str, tuple[Way, Tensor]]:
+def trace_file(folder: Path | None, way: str, S: int) -> Path | None:
+    """Where this rank's trace goes."""
+    if folder is None:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{way.replace(' ', '_')}_{S}_rank{dist.get_rank()}.json.gz"
+
+
+def ways(q: Tensor, k: Tensor, v: Tensor) -> dict[str, tuple[AbstractContextManager[Way], Tensor]]:
     """What is compared: how to compute this rank's rows, and which rows these are."""
-    found: dict[str, tuple[Way, Tensor]] = {}
+    found: dict[str, tuple[AbstractContextManager[Way], Tensor]] = {}
     S = q.shape[2]
     for mode, placement in (("ring", "zigzag"), ("ring", "contiguous"), ("ulysses", "contiguous")):
         context = ContextParallel(None, mode, placement)  # type: ignore[arg-type]
         mine = [context.shard(x, 2) for x in (q, k, v)]
         found[f"flashasc {mode} {placement}"] = (
-            lambda context=context, mine=mine: context.attention(*mine, causal=True),  # type: ignore[misc]
+            nullcontext(partial(context.attention, *mine, causal=True)),
             context.positions(S),
         )
     context = ContextParallel()
     mine = [context.shard(x, 2) for x in (q, k, v)]
     rows = context.positions(S)
-    found["all-gather, then flashasc"] = (lambda: gathered(*mine, flash=False), rows)
-    found["all-gather, then SDPA"] = (lambda: gathered(*mine, flash=True), rows)
+    found["all-gather, then flashasc"] = (nullcontext(partial(gathered, *mine, flash=False)), rows)
+    found["all-gather, then SDPA"] = (nullcontext(partial(gathered, *mine, flash=True)), rows)
     mesh = init_device_mesh("cuda", (dist.get_world_size(),))
     # PyTorch cuts in 2 * ranks chunks too, and gives a rank one from either end
     balanced = ContextParallel(None, "ring", "zigzag").positions(S)
@@ -140,39 +148,32 @@ def ways(q: Tensor, k: Tensor, v: Tensor) -> dict[str, tuple[Way, Tensor]]:
 def gathered(q: Tensor, k: Tensor, v: Tensor, *, flash: bool) -> Tensor:
     """Attention after every rank has all keys: no overlap, and uneven causal work."""
     world, rank = dist.get_world_size(), dist.get_rank()
-    whole = []
-    for x in (k, v):
-        parts = [torch.empty_like(x) for _ in range(world)]
-        dist.all_gather(parts, x.contiguous())
-        # keys behind this rank's queries are hidden from all of them
-        whole.append(torch.cat(parts[: rank + 1], 2))
+    k_parts, v_parts = ([torch.empty_like(x) for _ in range(world)] for x in (k, v))
+    dist.all_gather(k_parts, k.contiguous())
+    dist.all_gather(v_parts, v.contiguous())
+    # keys behind this rank's queries are hidden from all of them
+    keys, values = (torch.cat(parts[: rank + 1], 2) for parts in (k_parts, v_parts))
     if not flash:
-        return flashasc.attention(q, *whole, causal=True)
+        return flashasc.attention(q, keys, values, causal=True)
     if rank == 0:
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            return F.scaled_dot_product_attention(q, *whole, is_causal=True)
+            return F.scaled_dot_product_attention(q, keys, values, is_causal=True)
     from torch.nn.attention.bias import causal_lower_right
 
-    bias: Any = causal_lower_right(q.shape[2], whole[0].shape[2])
-    return F.scaled_dot_product_attention(q, *whole, attn_mask=bias)
+    bias: Any = causal_lower_right(q.shape[2], keys.shape[2])
+    return F.scaled_dot_product_attention(q, keys, values, attn_mask=bias)
 
 
-def torch_way(mesh: DeviceMesh, q: Tensor, k: Tensor, v: Tensor) -> Way:
+@contextmanager
+def torch_way(mesh: DeviceMesh, q: Tensor, k: Tensor, v: Tensor) -> Iterator[Way]:
     """PyTorch's own ring over FlashAttention; the sharding is not timed."""
-    state: dict[str, Any] = {}
-
-    def run() -> Tensor:
-        if not state:
-            # entered once, and left with the process: leaving it restores the buffers
-            state["parts"] = [x.clone() for x in (q, k, v)]
-            state["entered"] = context_parallel(
-                mesh, buffers=state["parts"], buffer_seq_dims=[2, 2, 2]
-            )
-            state["entered"].__enter__()
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            return F.scaled_dot_product_attention(*state["parts"], is_causal=True)
-
-    return run
+    q, k, v = (x.clone() for x in (q, k, v))
+    # cuts the buffers in place, and replaces scaled_dot_product_attention meanwhile
+    with (
+        context_parallel(mesh, buffers=[q, k, v], buffer_seq_dims=[2, 2, 2]),
+        sdpa_kernel(SDPBackend.FLASH_ATTENTION),
+    ):
+        yield lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def check(way: Way, rows: Tensor, q: Tensor, k: Tensor, v: Tensor) -> str:
@@ -198,10 +199,10 @@ def rows_float64(q: Tensor, k: Tensor, v: Tensor, at: Tensor, head: int) -> Tens
     return weights @ v[:, head : head + 1].double()
 
 
-def agreed_failure(attempt: Callable[[], str]) -> str:
-    """What went wrong on some rank; "" if on none."""
+def agreed_failure(way: Way, rows: Tensor, q: Tensor, k: Tensor, v: Tensor) -> str:
+    """What is wrong with a way on some rank; "" if it is right on all."""
     try:
-        reason = attempt()
+        reason = check(way, rows, q, k, v)
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     reasons: list[str] = [""] * dist.get_world_size()

@@ -66,7 +66,7 @@ def summary(events: Iterable[Any]) -> dict[str, float]:
     kernels = [
         (event.name, (event.time_range.start, event.time_range.end))
         for event in events
-        if event.device_type == torch.autograd.DeviceType.CUDA
+        if event.device_type.name == "CUDA"
         # user annotations and copies have no kernel's name
         and not event.name.startswith(("Memcpy", "Memset", "nccl:", "ProfilerStep"))
     ]

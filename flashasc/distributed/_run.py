@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from .._arguments import Arguments
@@ -21,7 +22,7 @@ from ._blocks import BlockAttention
 from ._call import Geometry, LocalCall
 from ._placement import Placement, Shard, stream_index
 from ._ring import Blocks, Ring
-from ._transport import Transport
+from ._transport import Transport, require_backend
 from ._ulysses import HeadExchange
 
 Result = Tensor | tuple[Tensor, Tensor]
@@ -129,6 +130,7 @@ def _agreed(
 
     def describe() -> Facts:
         call = LocalCall.checked(arguments, placement, transports[0].timeout)
+        require_backend(dist.get_backend_config(transports[0].group), call.q.device)
         if call.problem.Hq % head_ranks:
             raise ValueError(
                 f"the query heads must be a multiple of the {head_ranks} ranks that share them; "

@@ -234,8 +234,35 @@ def as_bytes(x: Tensor) -> Tensor:
 
 def metadata_device(group: dist.ProcessGroup | None) -> torch.device:
     """Where small facts are exchanged: on the host if the group can do that, else on its device."""
-    named = [pair.partition(":")[0] for pair in str(dist.get_backend_config(group)).split(",")]
-    if "cpu" in named:
+    kinds = list(_backends(dist.get_backend_config(group)))
+    if "cpu" in kinds:
         return torch.device("cpu")
-    kind = named[0]
-    return torch.device(kind, getattr(torch, kind).current_device())
+    return torch.device(kinds[0], getattr(torch, kinds[0]).current_device())
+
+
+def require_backend(config: str, device: torch.device) -> None:
+    """Refuse tensors that the backend of a group does not move between ranks.
+
+    Args:
+        config: of the group: "cpu:gloo,cuda:nccl", as `get_backend_config` returns it.
+        device: of the tensors.
+
+    Raises:
+        NotImplementedError: the message names the way out.
+    """
+    backend = _backends(config).get(device.type)
+    # gloo has collectives for CUDA tensors, but no point-to-point transfers
+    if backend is not None and (backend != "gloo" or device.type == "cpu"):
+        return
+    better = {"cuda": "nccl", "npu": "hccl", "cpu": "gloo"}.get(device.type)
+    way = f'init_process_group("{better}")' if better else "a backend for this device"
+    raise NotImplementedError(
+        f"q, k and v are on {device}, and the group's backends ({config}) do not send tensors from "
+        f"there to other ranks; start the group with {way}, or move the tensors"
+    )
+
+
+def _backends(config: str) -> dict[str, str]:
+    """Backend by device type."""
+    pairs = (pair.partition(":") for pair in str(config).split(","))
+    return {kind: backend for kind, _, backend in pairs}

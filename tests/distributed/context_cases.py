@@ -142,6 +142,32 @@ def measure(case: ContextCase, mesh: Any) -> dict[str, float]:
     return result
 
 
+def uneven() -> dict[str, float]:
+    """Distances where ranks hold any number of tokens, one of them none; and on the kernels."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    counts = [0, 9, 2, 5][:world]
+    edges = [sum(counts[:r]) for r in range(world + 1)]
+    generator = torch.Generator().manual_seed(5)
+    q, k = (torch.randn(1, heads, edges[-1], 8, generator=generator) for heads in (6, 2))
+    found = {}
+    for name, dtype, options in (
+        ("float64", torch.float64, {}),
+        ("float16", torch.float16, {"precision": "high", "out_dtype": torch.float32}),
+        ("kernels", torch.float32, {"impl": "triton"}),
+    ):
+        whole = [x.to(dtype) for x in (q, k, k + 1)]
+        mine = [x[:, :, edges[rank] : edges[rank + 1]] for x in whole]
+        options = {"causal": True, **options}
+        for mode in ("ring", "ulysses"):
+            context = ContextParallel(None, mode)  # type: ignore[arg-type]
+            out = context.attention(*mine, **options)
+            expected = flashasc.attention(*whole, **options)
+            own = expected[:, :, edges[rank] : edges[rank + 1]]
+            found[f"{mode} {name}"] = _distance(out, own)
+            found[f"{mode} {name} unshard"] = _distance(context.unshard(out, 2), expected)
+    return found
+
+
 def _loss(out: Tensor, lse: Tensor, toward: Tensor, toward_lse: Tensor) -> Tensor:
     lse = lse.masked_fill(lse.detach() == -torch.inf, 0.0)
     return (out * toward).sum() + (lse * toward_lse).sum()

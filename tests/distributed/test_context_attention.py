@@ -92,6 +92,12 @@ def test_subgroups_meshes_and_groups_of_one() -> None:
         assert by_mesh
 
 
+def test_any_number_of_tokens_and_the_kernels() -> None:
+    for figures in returned(on_ranks(3, context_cases.uneven)):
+        for name, distance in figures.items():
+            assert distance <= (1e-14 if "float64" in name else 2e-6), (name, distance)
+
+
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
 def test_error_does_not_grow_with_ranks(dtype: torch.dtype) -> None:
     """64K keys, positive values, ranks simulated in one process."""

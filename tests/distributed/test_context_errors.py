@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from flashasc.distributed import ContextParallel, ring_attention
+from flashasc.distributed._transport import require_backend
 from tests.distributed import wrong_calls
 from tests.distributed.ranks import on_ranks, returned
 from tests.distributed.wrong_calls import CALLS
@@ -36,6 +38,21 @@ def test_a_whole_mesh_raises() -> None:
     for rank, (kind, message) in enumerate(returned(on_ranks(4, wrong_calls.wrong_in_a_mesh))):
         assert kind in ("ValueError", "PeerError"), (rank, kind, message)
         assert "dtype must be the same" in message and "torch.float64" in message, message
+
+
+@pytest.mark.parametrize(
+    ("config", "device", "message"),
+    [
+        ("cpu:gloo,cuda:gloo", "cuda:0", 'init_process_group("nccl")'),
+        ("cuda:nccl", "cpu", 'init_process_group("gloo")'),
+        ("cpu:gloo", "npu:1", 'init_process_group("hccl")'),
+    ],
+)
+def test_tensors_that_the_backend_does_not_move(config: str, device: str, message: str) -> None:
+    where = SimpleNamespace(type=device.partition(":")[0])
+    with pytest.raises(NotImplementedError, match=re.escape(message)):
+        require_backend(config, where)  # type: ignore[arg-type]
+    require_backend("cpu:gloo,cuda:nccl,npu:hccl", where)  # type: ignore[arg-type]
 
 
 def test_without_a_process_group() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from bench.overlap import summary
 
@@ -13,7 +12,7 @@ from bench.overlap import summary
 def event(name: str, start: float, end: float) -> SimpleNamespace:
     return SimpleNamespace(
         name=name,
-        device_type=torch.autograd.DeviceType.CUDA,
+        device_type=SimpleNamespace(name="CUDA"),
         time_range=SimpleNamespace(start=start, end=end),
     )
 

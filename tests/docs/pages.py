@@ -13,6 +13,7 @@ PAGES = (
     "edge-cases",
     "coming-from",
     "decoding",
+    "context-parallel",
 )
 
 

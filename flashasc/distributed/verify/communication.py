@@ -73,8 +73,9 @@ def _small(setting: Setting, rank: int, rows: int) -> Tensor:
 
 
 def _summed(setting: Setting, world: int, rows: int) -> Tensor:
-    parts = [_small(setting, rank, rows).double() for rank in range(world)]
-    return torch.stack(parts).sum(0).to(setting.dtype)
+    # on the CPU: not every device has float64
+    parts = [_small(setting, rank, rows).cpu().double() for rank in range(world)]
+    return torch.stack(parts).sum(0).to(setting.device, setting.dtype)
 
 
 def _all_reduce(setting: Setting) -> str:
