@@ -51,26 +51,27 @@ def agree(
     if transport.world == 1:
         return ([], error) if error else ([facts], None)
     gathered = _exchange(transport, {"operator": operator, **facts})
-    for rank, theirs in enumerate(gathered):
+    names = [transport.name(rank) for rank in range(transport.world)]
+    for rank, theirs in zip(names, gathered, strict=True):
         if "error" in theirs:
             return [], error or PeerError(
                 f"{operator}: rank {rank} cannot take part, so no rank computes: {theirs['error']}"
             )
-    if problem := disagreement(gathered):
+    if problem := disagreement(gathered, names):
         return [], ValueError(f"{operator}: {problem}")
     return gathered, None
 
 
-def disagreement(gathered: Sequence[Mapping[str, Any]]) -> str | None:
-    """What ranks disagree about, in words."""
+def disagreement(gathered: Sequence[Mapping[str, Any]], names: Sequence[int]) -> str | None:
+    """What ranks disagree about, in words; `names` are the ranks' numbers."""
     first = gathered[0]
     for field in first:
         if field in OWN:
             continue
-        for rank, theirs in enumerate(gathered):
+        for rank, theirs in zip(names, gathered, strict=True):
             if theirs.get(field) != first[field]:
                 return (
-                    f"{field} must be the same on all ranks of the group; rank 0 has "
+                    f"{field} must be the same on all ranks of the group; rank {names[0]} has "
                     f"{first[field]!r}, rank {rank} has {theirs.get(field)!r}"
                 )
     return None

@@ -97,6 +97,10 @@ class Transport:
         self.world: int = dist.get_world_size(group)
         self.counts = Transfers()
 
+    def name(self, rank: int) -> int:
+        """The number that a member of the group has among all ranks: what messages say."""
+        return rank if self.group is None else dist.get_global_rank(self.group, rank)
+
     def exchange(self, send: Tensor, receive: Tensor, step: int, what: str) -> Pending:
         """Start to send to the next rank and receive from the one before.
 
@@ -215,8 +219,9 @@ class Transport:
             late = "timed out" in reason.lower() or isinstance(error, TimeoutError)
             if late and self.timeout is not None:
                 reason = f"not done within {self.timeout:g} s"
-            with_whom = "" if peer is None else f", peer rank {peer}"
-            raise CommunicationError(f"rank {self.rank}: {what}{with_whom}: {reason}") from error
+            with_whom = "" if peer is None else f", peer rank {self.name(peer)}"
+            where = f"rank {self.name(self.rank)}: {what}{with_whom}"
+            raise CommunicationError(f"{where}: {reason}") from error
 
     def _note(self, what: str) -> None:
         if self.on_step is not None:

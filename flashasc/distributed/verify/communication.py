@@ -163,7 +163,7 @@ def _ring(setting: Setting, ranks: Transport) -> Finding:
         return _tag(setting, rank, 0, (*shape, 3)), _tag(setting, rank, 1, (*shape, 5))
 
     everything = {
-        f"the {name} of rank {r}": tensor
+        f"the {name} of rank {ranks.name(r)}": tensor
         for r in range(world)
         for name, tensor in zip(("keys", "values"), block(r), strict=True)
     }
@@ -172,7 +172,7 @@ def _ring(setting: Setting, ranks: Transport) -> Finding:
     for step, (source, tensors) in enumerate(ring.rotate(block(ranks.rank), world)):
         for name, found, right in zip(("keys", "values"), tensors, block(source), strict=True):
             if said := difference(found, right, everything):
-                where = f"step {step}: where the {name} of rank {source} belong"
+                where = f"step {step}: where the {name} of rank {ranks.name(source)} belong"
                 wrong.append((f"{where}: {said}", step))
     return wrong[0] if wrong else ""
 
@@ -230,12 +230,12 @@ def _heads(setting: Setting, ranks: Transport) -> str:
             return f"{found.shape[1]} {name} heads arrived instead of {expected}"
         for rank, part in enumerate(found.split(list(counts), 2)):
             names = {
-                f"{name} head {h} of rank {r}": _of_heads(setting, r, [h], counts[rank])
+                f"{name} head {h} of rank {ranks.name(r)}": _of_heads(setting, r, [h], counts[rank])
                 for h in range(total)
                 for r in range(ranks.world)
             }
             for place, head in enumerate(expected):
-                wanted = f"{name} head {head} of rank {rank}"
+                wanted = f"{name} head {head} of rank {ranks.name(rank)}"
                 if said := difference(part[:, place : place + 1], names[wanted], names):
                     return f"where {wanted} belongs: {said}"
     return ""
