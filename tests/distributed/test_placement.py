@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -11,7 +13,7 @@ from flashasc._arguments import Arguments
 from flashasc._problem import Extras
 from flashasc.distributed._blocks import BlockAttention
 from flashasc.distributed._call import Geometry, LocalCall
-from flashasc.distributed._placement import positions, shards, stream_index, tokens_of
+from flashasc.distributed._placement import Piece, positions, shards, stream_index, tokens_of
 
 LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=4)
 
@@ -66,3 +68,31 @@ def test_causal_work_is_even_in_zigzag_placement(world: int) -> None:
     assert sum(contiguous) == S * S / 2
     # the picture of the docs: 1, 3, 5, 7, ...
     assert contiguous == [(2 * rank + 1) * contiguous[0] for rank in range(world)]
+
+
+BOUND = st.none() | st.integers(0, 8)
+
+
+@given(
+    st.lists(st.tuples(*[st.integers(0, 5)] * 4, st.integers(-6, 6)), min_size=1, max_size=3),
+    BOUND,
+    BOUND,
+)
+def test_what_a_piece_sees(sequences: list[tuple[int, ...]], left: Any, right: Any) -> None:
+    """Against every query and key of every sequence."""
+    q = torch.empty(1, 1, 0, 4)
+    window = Arguments(q, q, q, window=(left, right))
+    problem = LocalCall.checked(window, "contiguous", None).problem
+    first_q, count_q, first_k, count_k, offsets = zip(*sequences, strict=True)
+    queries, keys = Piece(first_q, count_q), Piece(first_k, count_k)
+    blocks = BlockAttention(
+        problem, Extras(), "auto", Geometry([(queries,)], [(keys,)], offsets), 0
+    )
+    seen = [
+        (left is None or i + offset - j <= left) and (right is None or j - i - offset <= right)
+        for start, n, first, m, offset in sequences
+        for i in range(start, start + n)
+        for j in range(first, first + m)
+    ]
+    found = blocks.visibility(queries, keys)
+    assert found == ("none" if not any(seen) else "all" if all(seen) else "some")
