@@ -91,6 +91,8 @@ def attention_bwd(
     problem: AttentionProblem,
     extras: Extras = _NONE,
     needs: Needs = _Q_K_V,
+    *,
+    some_keys: bool = False,
 ) -> Gradients:
     """Gradients of the inputs that ask, from scores computed again a tile of keys at a time.
 
@@ -99,6 +101,8 @@ def attention_bwd(
         grad_lse, lse: [B, Hq, Sq] or [Hq, tokens], natural-log units; grad_lse may be None.
         q, k, v, problem, extras: as in the forward pass.
         needs: which gradients are asked for.
+        some_keys: k and v are some of the keys that out and lse are of; weights then come from lse,
+            whose rounding is a factor on them.
 
     Returns:
         Each asked one contiguous, in its input's shape and dtype; None for the others. A row that
@@ -107,7 +111,9 @@ def attention_bwd(
     inputs = (q, k, v, extras.bias, extras.alibi_slopes, extras.sinks)
     with full_precision_products(problem.device):
         run = packed.backward if problem.packed else backward.backward
-        found = run(grad_out, grad_lse, q, k, v, out, lse, problem, extras, needs)
+        found = run(
+            grad_out, grad_lse, q, k, v, out, lse, problem, extras, needs, some_keys=some_keys
+        )
     return Gradients(
         *(
             None if g is None or x is None else g.to(x.dtype)

@@ -71,6 +71,8 @@ def backward(
     extras: Extras,
     needs: Needs,
     terms: Terms | None = None,
+    *,
+    some_keys: bool = False,
 ) -> Gradients:
     """Gradients in the working dtype.
 
@@ -79,6 +81,7 @@ def backward(
         grad_lse, lse: [B, Hq, Sq].
         q, k, v: [B, H, S, D] any strides.
         terms: what joins the scores, where the caller knows better than `extras`.
+        some_keys: lse is over more keys than these.
 
     Source: Dao, arXiv:2307.08691 (2023), algorithm 2.
     """
@@ -95,7 +98,10 @@ def backward(
     for rows in row_tiles(problem):
         q_tile = grouped(q[:, :, rows], problem).to(working)
         sinks = sink_rows(terms, rows)
-        row_max, row_sum, blind = _row_statistics(q_tile, k, problem, terms, rows, sinks)
+        if some_keys:
+            row_max, row_sum, blind = _whole_rows(grouped(lse[:, :, rows], problem)[..., None])
+        else:
+            row_max, row_sum, blind = _row_statistics(q_tile, k, problem, terms, rows, sinks)
         # a row that saw nothing passes nothing on, whatever it holds: 0 * NaN would
         q_shown = q_tile.masked_fill(blind, 0.0)
         grad_tile, out_tile = (
@@ -177,6 +183,12 @@ def _row_statistics(
     # rows with no weight at all: exp(-inf - 0) / 1
     nothing = row_sum == 0
     return torch.where(nothing, 0.0, row_max), torch.where(nothing, 1.0, row_sum), blind
+
+
+def _whole_rows(lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of rows that see more keys than are at hand, from their log-sum-exp."""
+    blind = lse == -math.inf
+    return torch.where(blind, 0.0, lse), torch.ones_like(lse), blind
 
 
 def _zero(x: Tensor, hidden: Tensor | None, blind: Tensor, problem: AttentionProblem) -> Tensor:

@@ -67,8 +67,13 @@ def backward(
     problem: AttentionProblem,
     extras: Extras,
     needs: Needs,
+    *,
+    some_keys: bool = False,
 ) -> Gradients:
-    """Gradients in the working dtype, of tensors as in `forward`."""
+    """Gradients in the working dtype, of tensors as in `forward`.
+
+    With `some_keys` lse is over more keys than these.
+    """
     working = working_dtype(problem.dtype)
     options = (None, None, None, None, extras.alibi_slopes, extras.sinks)
     grads = Gradients.zeros(options, needs, working)
@@ -91,6 +96,7 @@ def backward(
             one.extras,
             needs,
             one.terms,
+            some_keys=some_keys,
         )
         for at, target, part in zip(places, padded, found[:3], strict=True):
             if target is not None and part is not None:

@@ -14,6 +14,7 @@ from flashasc.workbench.cli_compare import compare_command
 from flashasc.workbench.cli_estimate import estimate_command
 from flashasc.workbench.cli_info import info_command
 from flashasc.workbench.cli_tiles import tiles_command
+from flashasc.workbench.cli_verify import verify_command
 from flashasc.workbench.console import print_table, usage_errors
 from flashasc.workbench.options import (
     AsJson,
@@ -41,6 +42,7 @@ app.command("info")(info_command)
 app.command("compare")(compare_command)
 ascend.command("estimate")(estimate_command)
 ascend.command("tiles")(tiles_command)
+app.command("verify")(verify_command)
 
 
 @app.callback()

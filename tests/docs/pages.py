@@ -16,6 +16,7 @@ PAGES = (
     "precision-toolkit",
     "npu-and-gpu-disagree",
     "decoding",
+    "context-parallel",
 )
 
 

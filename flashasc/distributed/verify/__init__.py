@@ -1,0 +1,22 @@
+"""Layered verification: communication, then computation, then the fused whole, on every rank.
+
+`torchrun --nproc_per_node=N -m flashasc verify` runs it; docs/context-parallel.md says what each
+layer proves.
+"""
+
+from .faults import FAULTS, KILLED, Fault
+from .outcomes import LAYERS, OPS, Outcome, Report
+from .runner import Request, verification_mesh, verify
+
+__all__ = [
+    "FAULTS",
+    "KILLED",
+    "LAYERS",
+    "OPS",
+    "Fault",
+    "Outcome",
+    "Report",
+    "Request",
+    "verification_mesh",
+    "verify",
+]
