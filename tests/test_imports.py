@@ -251,17 +251,20 @@ assert not new & {"triton", "transformers", "torch_npu", "ascendnpuir", "blocks"
 
 
 def test_import_is_cheap(run_python: RunPython) -> None:
-    """At most 0.1 s on top of torch, in the best of several processes."""
+    """At most a tenth of what importing torch takes, in the best of several processes."""
     code = """
-import time, torch
-start = time.perf_counter()
+import time
+times = [time.perf_counter()]
+import torch
+times.append(time.perf_counter())
 import flashasc
-print(time.perf_counter() - start)
+times.append(time.perf_counter())
+print((times[2] - times[1]) / (times[1] - times[0]))
 """
-    times: list[float] = []
-    while len(times) < 5 and min(times, default=1.0) > 0.1:
-        times.append(float(run_python(code).stdout))
-    assert min(times) <= 0.1, times
+    shares: list[float] = []
+    while len(shares) < 5 and min(shares, default=1.0) > 0.1:
+        shares.append(float(run_python(code).stdout))
+    assert min(shares) <= 0.1, shares
 
 
 def test_blocks_stand_alone(run_python: RunPython) -> None:
