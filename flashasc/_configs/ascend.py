@@ -100,6 +100,8 @@ def _split_row(
     return replace(
         found,
         chunk=_SPLIT_CHUNK,
+        # the states of 16 rows and 256 columns, twice, and their sum overflow the UB
+        merge_columns=128,
         options=found.options - {"mask", "bias"},
         # bishengir-compile-a5 1.2.0 aborts on tiles of 16 keys in 16 bits
         least_page=32 if targets == A5 and dtype != torch.float32 else 16,

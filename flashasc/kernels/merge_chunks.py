@@ -29,13 +29,18 @@ def _merge_chunks_tile(
 ):  # fmt: skip
     """Merge the chunks' states of some rows and columns, in the order of the keys.
 
-    task = (tile of rows * (ROWS / MERGE_ROWS) + part of it) * (Dv / COLS) + part of the columns.
+    task = (tile of rows * (ROWS / MERGE_ROWS) + part of it) * parts of COLS columns + part. The
+    last part ends with the last column, where Dv is no multiple of COLS: what it shares with the
+    part before is stored twice, with the same bits.
     """
+    PARTS: tl.constexpr = (Dv + COLS - 1) // COLS
     MERGE_M: tl.constexpr = MERGE_ROWS * GROUP
     SEPARATE_LSE: tl.constexpr = (WITH_LSE and not PLAIN) and not WHOLE
-    col = task % (Dv // COLS) * COLS
-    part = task // (Dv // COLS) % (ROWS // MERGE_ROWS)
-    place = task // (Dv // COLS) // (ROWS // MERGE_ROWS)
+    col = task % PARTS * COLS
+    if Dv % COLS != 0:
+        col = tl.minimum(col, Dv - COLS)
+    part = task // PARTS % (ROWS // MERGE_ROWS)
+    place = task // PARTS // (ROWS // MERGE_ROWS)
     tile = place % tiles
     batch = place // tiles // Hk
     head_k = place // tiles % Hk
