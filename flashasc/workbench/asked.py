@@ -12,6 +12,7 @@ from flashasc.workbench.console import progress_bar
 from flashasc.workbench.shipped import DEFAULT_TARGETS, full_name, shipped_cases
 from flashasc.workbench.shipped_reductions import shipped_reductions
 from flashasc.workbench.shipped_split import split_cases
+from flashasc.workbench.shipped_states import cache_cases
 
 
 def asked_targets(target: Sequence[str] | None) -> list[str]:
@@ -46,6 +47,7 @@ def asked_cases(
             cases += split_cases(targets, **chosen, every_use=every_use)
             # a precision and a head size are attention's
             if precision is None and head_dim is None:
+                cases += cache_cases(targets, dtype=dtype, every_use=every_use)
                 cases += shipped_reductions(targets, dtype=dtype, every_use=every_use)
         return cases
     given = {"--dtype": dtype, "--precision": precision, "--head-dim": head_dim}
