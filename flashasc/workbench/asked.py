@@ -114,10 +114,12 @@ def checked(
 def _refuse_text(verdict: Verdict) -> None:
     """Tell a mistyped constant from a kernel that is wrong: any bare word is read as text."""
     texts = {name: x for name, x in verdict.case.constants.items() if isinstance(x, str)}
-    if texts and verdict.report is None and "'str'" in verdict.error:
+    # Triton says so of what it is given, or of what it would rather have
+    unfit = any(said in verdict.error for said in ("'str'", "must be of type tl.constexpr"))
+    if texts and verdict.report is None and unfit:
         given = " ".join(f"--const {name}={value}" for name, value in texts.items())
         raise ValueError(
-            f"{given}: read as text, which the kernel cannot use there. Give a number, True, "
+            f"{given}: read as text (a 'str'), which the kernel cannot use there. Give a number, True, "
             f"False, None or a dtype like tl.float32. {verdict.error}"
         )
 
