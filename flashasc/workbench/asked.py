@@ -119,8 +119,8 @@ def _refuse_text(verdict: Verdict) -> None:
     if texts and verdict.report is None and unfit:
         given = " ".join(f"--const {name}={value}" for name, value in texts.items())
         raise ValueError(
-            f"{given}: read as text (a 'str'), which the kernel cannot use there. Give a number, True, "
-            f"False, None or a dtype like tl.float32. {verdict.error}"
+            f"{given}: read as text (a 'str'), which the kernel cannot use there. Give a number, "
+            f"True, False, None or a dtype like tl.float32. {verdict.error}"
         )
 
 
