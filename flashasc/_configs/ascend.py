@@ -76,10 +76,8 @@ def row(
 _SPLIT_CHUNK = 2048
 """Keys of a chunk: a sequence of 32K keys and 2 key heads has one for each core."""
 
-_SPLIT_SOURCE = (
-    "compiles with bishengir-compile 1.2.0 8796a8ac1508 2026-07-29; the tile is not searched for; "
-    "no NPU measured"
-)
+# the two compilers that the rows of `ascend_tiles.py` name
+_COMPILERS = {target: tile.compiler for tile in ROWS for target in tile.targets}
 
 # max_head: keys of a tile, without and with score options
 _SPLIT_16_BIT = {128: (256, 128), 256: (128, 64)}
@@ -95,11 +93,16 @@ def _split_row(
 ) -> TileConfig:
     widths = _SPLIT_32_BIT if dtype == torch.float32 else _SPLIT_16_BIT
     block_n = widths[max_head][options == "all"]
+    source = (
+        f"compiles with {_COMPILERS[targets[0]]}; the tile is not searched for; no NPU measured"
+    )
     # the cube's rows: heads that share keys, or queries, fill them
-    found = row(targets, dtype, precision, max_head, options, 16, block_n, _SPLIT_SOURCE)
+    found = row(targets, dtype, precision, max_head, options, 16, block_n, source)
     return replace(
         found,
         chunk=_SPLIT_CHUNK,
+        # the states of 16 rows and 256 columns, twice, and their sum overflow the UB
+        merge_columns=128,
         options=found.options - {"mask", "bias"},
         # bishengir-compile-a5 1.2.0 aborts on tiles of 16 keys in 16 bits
         least_page=32 if targets == A5 and dtype != torch.float32 else 16,

@@ -50,7 +50,8 @@ class TileConfig:
     least_page: int = 16
     """Keys that a page of a cache has at least, for a compiler to take it."""
     merge_columns: int = 0
-    """Columns that one program merges the chunks of, where Dv is a multiple of them; 0: all."""
+    """Columns that one program merges the chunks of, where there are more; 0: all. A GPU takes all
+    where Dv is no multiple."""
     split_loop: bool = False
     """Two loops over the keys, without and with a mask, instead of one that branches."""
     dot_precision: str = "ieee"

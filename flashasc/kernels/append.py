@@ -57,6 +57,25 @@ def append_kv_kernel(
         store_tile(v_row, tile_v, 0, heads, stride_vh, stride_vd, Dv, WIDE)
 
 
+def append_constants(Hk: int, D: int, Dv: int, *, page: int, wide: bool) -> dict[str, object]:
+    """The constexpr arguments of `append_kv_kernel`, by name.
+
+    Args:
+        Hk, D, Dv: key heads, and numbers of a key and of a value.
+        page: keys of a page; 0: they lie in one piece.
+        wide: strides need 64 bits.
+    """
+    return {
+        "D": D,
+        "Dv": Dv,
+        "BLOCK_H": triton.next_power_of_2(Hk),
+        "BLOCK_D": max(16, triton.next_power_of_2(D)),
+        "BLOCK_DV": max(16, triton.next_power_of_2(Dv)),
+        "PAGE": page,
+        "WIDE": wide,
+    }
+
+
 def launch_append_kv(
     k: torch.Tensor,
     v: torch.Tensor,
@@ -85,8 +104,7 @@ def launch_append_kv(
         for letter, tensor in letters
         for dim, step in zip("bhnd", tensor.stride(), strict=True)
     }
-    block_h = triton.next_power_of_2(Hk)
-    far = max(abs(x.stride(1)) for x in (k, v, new_k, new_v)) * block_h
+    far = max(abs(x.stride(1)) for x in (k, v, new_k, new_v)) * triton.next_power_of_2(Hk)
     tasks = B * S
     launch(
         append_kv_kernel,
@@ -98,10 +116,7 @@ def launch_append_kv(
             "capacity": k.shape[2] if table is None else table.shape[1] * page,
             "pages": k.shape[0], "tasks": tasks,
         },
-        {
-            "D": D, "Dv": Dv, "BLOCK_H": block_h, "BLOCK_D": max(16, triton.next_power_of_2(D)),
-            "BLOCK_DV": max(16, triton.next_power_of_2(Dv)), "PAGE": page, "WIDE": far >= 2**30,
-        },
+        append_constants(Hk, D, Dv, page=page, wide=far >= 2**30),
         route=route,
         device=k.device,
         arch=target.arch,

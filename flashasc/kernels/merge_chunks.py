@@ -29,12 +29,18 @@ def _merge_chunks_tile(
 ):  # fmt: skip
     """Merge the chunks' states of some rows and columns, in the order of the keys.
 
-    task = (tile of rows * (ROWS / MERGE_ROWS) + part of it) * (Dv / COLS) + part of the columns.
+    task = (tile of rows * (ROWS / MERGE_ROWS) + part of it) * parts of COLS columns + part. The
+    last part ends with the last column, where Dv is no multiple of COLS: what it shares with the
+    part before is stored twice, with the same bits.
     """
+    PARTS: tl.constexpr = (Dv + COLS - 1) // COLS
     MERGE_M: tl.constexpr = MERGE_ROWS * GROUP
-    col = task % (Dv // COLS) * COLS
-    part = task // (Dv // COLS) % (ROWS // MERGE_ROWS)
-    place = task // (Dv // COLS) // (ROWS // MERGE_ROWS)
+    SEPARATE_LSE: tl.constexpr = (WITH_LSE and not PLAIN) and not WHOLE
+    col = task % PARTS * COLS
+    if Dv % COLS != 0:
+        col = tl.minimum(col, Dv - COLS)
+    part = task // PARTS % (ROWS // MERGE_ROWS)
+    place = task // PARTS // (ROWS // MERGE_ROWS)
     tile = place % tiles
     batch = place // tiles // Hk
     head_k = place // tiles % Hk
@@ -64,11 +70,14 @@ def _merge_chunks_tile(
                 advance(acc_ptr, slot * slot_rows + part * MERGE_M, 2 * Dv) + col,
                 0, rows, slot_rows, 2 * Dv, Dv, COLS, MERGE_M, BLOCK_COLS, PLAIN,
             )  # fmt: skip
-            pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_merge(
+            pivot, row_sum, row_sum_comp, lse_both, lse_both_comp, acc, acc_comp = online_merge(
                 pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
                 pivot_c, row_sum_c, row_comp_c, lse_sum_c, lse_comp_c, acc_c, comp_c,
                 WHOLE, NATURAL,
             )  # fmt: skip
+            if SEPARATE_LSE:
+                # bishengir-compile 1.2.0 aborts on a number that the loop carries for nobody
+                lse_sum, lse_sum_comp = lse_both, lse_both_comp
         out_ptr = advance(advance(out_ptr, batch, stride_ob), head, stride_oh)
         out_ptr = advance(advance(out_ptr, begin_q, stride_om), col, stride_od)
         if WITH_LSE:
@@ -79,7 +88,7 @@ def _merge_chunks_tile(
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
             head, start_m, Sq, group - head_in_group, stride_om, stride_oh, stride_od,
             stride_lse_h, stride_sinks_h, COLS, MERGE_ROWS, GROUP, SINKS, WITH_LSE,
-            (WITH_LSE and not PLAIN) and not WHOLE, WHOLE, LOWERED, NATURAL, WIDE,
+            SEPARATE_LSE, WHOLE, LOWERED, NATURAL, WIDE,
         )  # fmt: skip
 
 

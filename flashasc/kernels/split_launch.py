@@ -95,7 +95,9 @@ def merge_constants(
 ) -> dict[str, Any]:
     """The constexpr arguments of `merge_chunks_kernel`, by name; see `split_constants`."""
     rows, group = rows_of_a_tile(config, problem.group)
-    cut = bool(config.merge_columns) and problem.Dv % config.merge_columns == 0
+    cut = 0 < config.merge_columns < problem.Dv
+    # whole blocks on a GPU, which loads aligned numbers faster; an NPU has no room for more
+    cut = cut and (config.core_loop or problem.Dv % config.merge_columns == 0)
     columns = config.merge_columns if cut else problem.Dv
     return {
         "Dv": problem.Dv,
@@ -253,7 +255,7 @@ def launch_attention_split(
     if one_chunk:
         return
     constants = merge_constants(problem, config, last_key=last_key, wide=wide)
-    parts = (rows // constants["MERGE_ROWS"]) * (problem.Dv // constants["COLS"])
+    parts = (rows // constants["MERGE_ROWS"]) * triton.cdiv(problem.Dv, constants["COLS"])
     tasks = problem.B * problem.Hk * tiles * parts
     launch(
         merge_chunks_kernel,

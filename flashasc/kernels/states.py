@@ -81,6 +81,12 @@ def finalize_state_kernel(
         store_rows(advance(lse_ptr, head, rows), lse, start, rows)
 
 
+def state_blocks(Dv: int) -> dict[str, int]:
+    """The tile, by the names of the kernels' constexpr arguments, for values of Dv numbers."""
+    block_dv = max(16, triton.next_power_of_2(Dv))
+    return {"Dv": Dv, "BLOCK_M": max(8, _TILE // block_dv), "BLOCK_DV": block_dv}
+
+
 def launch_merge_states(
     parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
     rows: torch.Tensor,
@@ -155,15 +161,14 @@ def _launch(
     route: Route,
 ) -> None:
     count, Dv = acc.shape[-3], acc.shape[-1]
-    block_dv = max(16, triton.next_power_of_2(Dv))
-    block_m = max(8, _TILE // block_dv)
-    tiles = triton.cdiv(count, block_m)
+    blocks = state_blocks(Dv)
+    tiles = triton.cdiv(count, blocks["BLOCK_M"])
     tasks = acc.numel() // (count * 2 * Dv) * tiles
     launch(
         kernel,
         min(tasks, target.cores) if target.family == "ascend" else tasks,
         {**args, "rows": count, "tiles": tiles, "tasks": tasks},
-        {**constants, "Dv": Dv, "BLOCK_M": block_m, "BLOCK_DV": block_dv},
+        {**constants, **blocks},
         route=route,
         device=acc.device,
         arch=target.arch,

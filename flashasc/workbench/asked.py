@@ -12,6 +12,7 @@ from flashasc.workbench.console import progress_bar
 from flashasc.workbench.shipped import DEFAULT_TARGETS, full_name, shipped_cases
 from flashasc.workbench.shipped_reductions import shipped_reductions
 from flashasc.workbench.shipped_split import split_cases
+from flashasc.workbench.shipped_states import cache_cases
 
 
 def asked_targets(target: Sequence[str] | None) -> list[str]:
@@ -46,6 +47,7 @@ def asked_cases(
             cases += split_cases(targets, **chosen, every_use=every_use)
             # a precision and a head size are attention's
             if precision is None and head_dim is None:
+                cases += cache_cases(targets, dtype=dtype, every_use=every_use)
                 cases += shipped_reductions(targets, dtype=dtype, every_use=every_use)
         return cases
     given = {"--dtype": dtype, "--precision": precision, "--head-dim": head_dim}
@@ -112,11 +114,13 @@ def checked(
 def _refuse_text(verdict: Verdict) -> None:
     """Tell a mistyped constant from a kernel that is wrong: any bare word is read as text."""
     texts = {name: x for name, x in verdict.case.constants.items() if isinstance(x, str)}
-    if texts and verdict.report is None and "'str'" in verdict.error:
+    # Triton says so of what it is given, or of what it would rather have
+    unfit = any(said in verdict.error for said in ("'str'", "must be of type tl.constexpr"))
+    if texts and verdict.report is None and unfit:
         given = " ".join(f"--const {name}={value}" for name, value in texts.items())
         raise ValueError(
-            f"{given}: read as text, which the kernel cannot use there. Give a number, True, "
-            f"False, None or a dtype like tl.float32. {verdict.error}"
+            f"{given}: read as text (a 'str'), which the kernel cannot use there. Give a number, "
+            f"True, False, None or a dtype like tl.float32. {verdict.error}"
         )
 
 

@@ -33,6 +33,7 @@ class Use:
         causal, with_lse, sinks, kv_lens, packed: as in `flashasc.attention`.
         fp32_out: 16-bit inputs, float32 output.
         wide: strides that need 64 bits.
+        state: the raw softmax state instead of the output.
         options: the score options in use, see `AttentionProblem.score_options`.
         spread: over what a mask and a bias are given, see `blocks.layout.load_spread`.
     """
@@ -46,11 +47,12 @@ class Use:
     sinks: bool = False
     kv_lens: bool = False
     packed: bool = False
+    state: bool = False
     options: frozenset[str] = frozenset()
     spread: Literal["full", "columns"] = "full"
 
     def __str__(self) -> str:
-        switches = ("causal", "with_lse", "fp32_out", "wide", "sinks", "kv_lens", "packed")
+        switches = ("causal", "with_lse", "fp32_out", "wide", "sinks", "kv_lens", "packed", "state")
         words = [f"D={self.D} Dv={self.Dv}", *filter(self.__getattribute__, switches)]
         words += sorted(self.options)
         words += [f"per {self.spread}"] if self.options & {"mask", "bias"} else []
@@ -99,9 +101,9 @@ def attention_case(row: TileConfig, use: Use, arch: str) -> Case:
 
     problem = _problem(row, use)
     spreads = {name: use.spread if name in use.options else "none" for name in ("mask", "bias")}
-    constants = kernel_constants(problem, row, wide=use.wide, **spreads)  # type: ignore[arg-type]
-    constants |= absent_arguments(problem)
-    signature = kernel_signature(problem)
+    constants = kernel_constants(problem, row, wide=use.wide, state=use.state, **spreads)  # type: ignore[arg-type]
+    constants |= absent_arguments(problem, state=use.state)
+    signature = kernel_signature(problem, state=use.state)
     # rows of a multiple of 16 numbers; other strides are as they come, or not looked at by the JIT
     rows = ["stride_qm", "stride_kn", "stride_vn", "stride_om"]
     # 0, as a launch passes the strides of what is not there or the same for all rows

@@ -51,6 +51,12 @@ def test_accuracy(kernel_route: Route, case: Case, precision: str) -> None:
     assert_accurate(out, q, k, v, lse, **options)
 
 
+# the other tests here run at the first level
+@pytest.mark.parametrize(
+    "every_kernel_route",
+    ["native-hfusion", "native-a5", pytest.param("cuda", marks=pytest.mark.gpu)],
+    indirect=True,
+)
 def test_every_level_of_lowering(every_kernel_route: Route) -> None:
     """A sequence that ends in its first chunk, an empty one, one whose window begins late."""
     case = Case(B=3, Hq=4, Hk=2, Sq=2, Sk=4500, D=16, dtype=BFLOAT16, causal=True)

@@ -157,15 +157,8 @@ def test_operators_of_states_are_well_formed() -> None:
     torch.library.opcheck(
         ops.finalize_state,
         (
-            a.rows,
-            a.acc,
-            torch.zeros(4),
-            BFLOAT16,
-            a.whole,
-            a.lowered,
-            a.natural,
-            a.separate_lse,
-            a.impl,
+            *(a.rows, a.acc, torch.zeros(4), BFLOAT16),
+            *(a.whole, a.lowered, a.natural, a.separate_lse, a.impl),
         ),
     )
 
