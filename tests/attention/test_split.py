@@ -22,12 +22,12 @@ from tests.attention.routes import Route
 from tests.cases_table import BFLOAT16, FLOAT16, FLOAT32
 
 # more than two chunks of every target, the last one ragged; heads that fill a tile, that do not,
-# and that are more than a tile has rows
+# and that are more than a tile has rows; columns that are merged in parts which overlap
 CASES = [
     (Case(B=2, Hq=32, Hk=8, Sq=1, Sk=4500, D=32, dtype=BFLOAT16), "compensated"),
     (Case(B=2, Hq=6, Hk=2, Sq=3, Sk=4500, D=32, Dv=24, dtype=FLOAT32), "compensated"),
     (Case(B=1, Hq=32, Hk=1, Sq=1, Sk=4500, D=40, dtype=FLOAT16), "high"),
-    (Case(B=1, Hq=2, Hk=2, Sq=9, Sk=4500, D=32, dtype=FLOAT16), "standard"),
+    (Case(B=1, Hq=2, Hk=2, Sq=9, Sk=4500, D=32, Dv=136, dtype=FLOAT16), "standard"),
 ]
 
 
