@@ -40,20 +40,24 @@ def test_lengths_of_any_stride(options_route: Route) -> None:
     )
 
 
+@pytest.mark.parametrize("tokens", [9, 40])
 def test_a_generous_bound_starts_no_more_programs(
-    kernel_route: Route, monkeypatch: pytest.MonkeyPatch
+    kernel_route: Route, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flashasc.kernels import attention_launch
+    from flashasc.kernels import attention_launch, split_launch
 
-    tasks: list[int] = []
-    monkeypatch.setattr(
-        attention_launch, "launch", lambda kernel, n, args, *_, **__: tasks.append(args["tasks"])
-    )
-    q = torch.randn(9, 2, 16, device=kernel_route.device)
-    edges = torch.tensor([0, 9], device=q.device, dtype=torch.int32)
-    for longest in (9, 2**31 - 1):
+    tasks: list[list[int]] = []
+    for module in (attention_launch, split_launch):
+        monkeypatch.setattr(
+            module, "launch", lambda kernel, n, args, *_, **__: tasks[-1].append(args["tasks"])
+        )
+    q = torch.randn(tokens, 2, 16, device=kernel_route.device)
+    edges = torch.tensor([0, tokens], device=q.device, dtype=torch.int32)
+    for longest in (tokens, 2**31 - 1):
+        tasks.append([])
         kernel_route(
             q, q, q, layout="TND", cu_seqlens_q=edges, cu_seqlens_k=edges, max_seqlen_q=longest,
             max_seqlen_k=longest,
         )  # fmt: skip
+    assert tasks[0]
     assert tasks[0] == tasks[1]
