@@ -33,6 +33,9 @@ def _row(
     # nor is there room for a second stage beside the low parts of the weights
     if options & _LOADED or (precision == "high" and max_head == 256):
         num_stages = 1
+    if precision == "high" and max_head == 256:
+        # and with Triton 3.2 not for 64 rows in the 99 KiB of sm_86, sm_89 and sm_120
+        block_m = 32
     return TileConfig(
         targets=_TARGETS,
         dtype=dtype,
