@@ -251,7 +251,7 @@ assert not new & {"triton", "transformers", "torch_npu", "ascendnpuir", "blocks"
 
 
 def test_import_is_cheap(run_python: RunPython) -> None:
-    """At most a tenth of what importing torch takes, in the best of several processes."""
+    """At most a twentieth of what importing torch takes, in the best of several processes."""
     code = """
 import time
 times = [time.perf_counter()]
@@ -262,9 +262,9 @@ times.append(time.perf_counter())
 print((times[2] - times[1]) / (times[1] - times[0]))
 """
     shares: list[float] = []
-    while len(shares) < 5 and min(shares, default=1.0) > 0.1:
+    while len(shares) < 5 and min(shares, default=1.0) > 0.05:
         shares.append(float(run_python(code).stdout))
-    assert min(shares) <= 0.1, shares
+    assert min(shares) <= 0.05, shares
 
 
 def test_blocks_stand_alone(run_python: RunPython) -> None:
