@@ -6,7 +6,7 @@ and arithmetic that have faults.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,9 @@ from ..attention import attention
 from ._agreement import OWN, Facts, agree
 from ._blocks import BlockAttention
 from ._call import Geometry, LocalCall
+from ._fused import fused_facts, run_fused
 from ._placement import Placement, Shard, stream_index
+from ._return import PeerMemory
 from ._ring import Blocks, Ring
 from ._transport import Transport, require_backend
 from ._ulysses import HeadExchange
@@ -47,10 +49,19 @@ def run_ulysses(
     placement: Placement,
     transport: Transport,
     exchange: type[HeadExchange] = HeadExchange,
+    memory: type[PeerMemory] | None = None,
 ) -> Result:
-    """`ulysses_attention` of a rank that has its transport."""
+    """`ulysses_attention` of a rank that has its transport.
+
+    memory: where the attention kernel itself stores output with peers; None: it is exchanged.
+    """
     call, (facts,) = _agreed(
-        "ulysses_attention", arguments, placement, [transport], head_ranks=transport.world
+        "ulysses_attention",
+        arguments,
+        placement,
+        [transport],
+        head_ranks=transport.world,
+        extra=lambda call: fused_facts(call, transport, memory),
     )
     counts = _counts(facts, "Sq"), _counts(facts, "Sk")
     geometry = Geometry.of(call, *counts)
@@ -66,6 +77,8 @@ def run_ulysses(
     if order_q is not None and order_k is not None:
         q = q.index_select(2, order_q.argsort())
         k, v = (x.index_select(2, order_k.argsort()) for x in (k, v))
+    if memory is not None:
+        return run_fused(call, transport, memory, geometry.q, (q, k, v), _own_sinks(call, heads))
     out, lse = _attend_locally(call, heads, q, k, v)
     if order_q is not None:
         out = out.index_select(2, order_q)
@@ -111,6 +124,7 @@ def _agreed(
     transports: Sequence[Transport],
     *,
     head_ranks: int = 1,
+    extra: Callable[[LocalCall], Facts] = lambda call: {},
 ) -> tuple[LocalCall, list[list[Facts]]]:
     """Check this rank's call, and that all ranks make the same one.
 
@@ -118,6 +132,7 @@ def _agreed(
         transports: groups that together connect all ranks, one exchange in each. After the first
             a rank speaks for all ranks of that group.
         head_ranks: how many ranks share the query heads.
+        extra: what else ranks must agree about.
 
     Returns:
         (call, facts): the facts of the members of each group; for the second group "Sq" and "Sk"
@@ -137,8 +152,9 @@ def _agreed(
                 f"got Hq = {call.problem.Hq}. Use ring_attention, which leaves heads together, or "
                 "hybrid_attention with fewer ranks for the heads"
             )
+        facts = {**call.facts(), **extra(call)}
         checked.append(call)
-        return call.facts()
+        return facts
 
     found: list[list[Facts]] = []
     error: Exception | None = None

@@ -18,27 +18,36 @@ def nanoseconds():
     )
 
 
-@triton.jit(do_not_specialize=["target", "world", "limit"])
-def wait_kernel(signals_ptr, report_ptr, failed_ptr, target, world, limit):
+@triton.jit(do_not_specialize=["target", "allowed", "world", "step", "call", "limit"])
+def wait_kernel(
+    signals_ptr, report_ptr, failed_ptr, target, allowed, world, step, call, limit
+):  # fmt: skip
     """Wait until every rank's counter is at its target; one program.
 
     Args:
         signals_ptr: to int32 [world]: counters, of this rank's memory.
-        report_ptr: to int32 [2, world], of the host: by rank 1 (late) or 2 (too far), left alone
-            where all is well, and how far the counter is from its target.
-        failed_ptr: to int32: set to 1 where any rank is late or too far.
+        report_ptr: to int32 [4, world], of the host, 0: for a rank that is late (1) or too far (2)
+            which of the two, how far its counter is from the target, `step` and `call`.
+        failed_ptr: to int32: set to 1 where any rank is late or too far. If it was before, nothing
+            is waited for or reported any more.
         target: int32. Counters may go round.
+        allowed: int32. How far beyond the target is not too far.
+        step, call: int32. To be reported.
         limit: int64, nanoseconds for all ranks together.
     """
     begun = nanoseconds()
     rank = 0
+    if tl.load(failed_ptr) != 0:
+        rank = world
     while rank < world:
         ahead = read_signal(signals_ptr + rank) - target
         while (ahead < 0) & (nanoseconds() - begun < limit):
             ahead = read_signal(signals_ptr + rank) - target
-        if ahead != 0:
+        if (ahead < 0) | (ahead > allowed):
             tl.store(report_ptr + rank, tl.where(ahead < 0, 1, 2))
             tl.store(report_ptr + world + rank, ahead)
+            tl.store(report_ptr + 2 * world + rank, step)
+            tl.store(report_ptr + 3 * world + rank, call)
             tl.store(failed_ptr, 1)
         rank += 1
 

@@ -77,20 +77,27 @@ def _start(kernel: Any, programs: int, args: dict[str, Any], constants: dict[str
 
 
 def launch_wait(
-    signals: Tensor, report: Tensor, failed: Tensor, target: int, nanoseconds: int
+    signals: Tensor,
+    report: Tensor,
+    failed: Tensor,
+    *,
+    target: int,
+    allowed: int,
+    step: int,
+    call: int,
+    nanoseconds: int,
 ) -> None:
     """Let the stream wait until all counters are at a target: see `wait_kernel`.
 
     Args:
         signals: int32 [world], of this rank's memory.
-        report: int32 [2, world], pinned on the host.
+        report: int32 [4, world], pinned on the host.
         failed: int32 [1].
-        target: int32.
-        nanoseconds: at most.
     """
     args = {
         "signals_ptr": signals, "report_ptr": report, "failed_ptr": failed, "target": target,
-        "world": signals.shape[0], "limit": nanoseconds,
+        "allowed": allowed, "world": signals.shape[0], "step": step, "call": call,
+        "limit": nanoseconds,
     }  # fmt: skip
     _start(wait_kernel, 1, args, {})
 

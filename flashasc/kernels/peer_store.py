@@ -4,7 +4,7 @@ All that knows how a peer is reached: on NVIDIA its memory is mapped, and an add
 another kind of symmetric memory these five are written anew, and nothing else.
 
 Order of memory (PTX ISA, memory consistency model): the threads of a program store, meet at a
-barrier, and one of them adds to a counter with release at system scope, which is cumulative: whoever
+barrier, and one of them adds to a counter with release at system scope, which is cumulative: who
 reads the sum with acquire at system scope sees what all of them stored.
 """
 
@@ -125,8 +125,6 @@ def store_owned(
         )  # fmt: skip
         if WITH_LSE:
             start_lse = tl.cast(batch * heads + head, tl.int64) * wide + place_0
-            store_numbers_to_peer(
-                memory + lse_at, start_lse, lse, row - row_start, to - row_start
-            )
+            store_numbers_to_peer(memory + lse_at, start_lse, lse, row - row_start, to - row_start)
         add_signal(memory, signal_at)
         row = to
