@@ -465,7 +465,7 @@ def owner_of(pieces_ptr, row, pieces, STEPS: tl.constexpr):
             the one before it ends, and the last line says with its first number where all end.
         row: int32, or a tile of them; rows outside count as those of the nearest piece.
         pieces: int32, at least 1.
-        STEPS: bits of the number of pieces.
+        STEPS: at least the bits of the number of pieces, less than 32.
 
     Returns:
         (owner, place, rows, first, end): int32, shaped like row. `place` is that of the row itself,

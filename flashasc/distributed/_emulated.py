@@ -141,6 +141,9 @@ class EmulatedBuffers(PeerMemory):
     def failures(self) -> list[Failure]:
         return self.failed
 
+    def counters(self) -> list[int]:
+        return list(self.words[self.rank][: 2 * self.world])
+
     @classmethod
     def tile_rows(cls, arguments: Arguments) -> int:
         return _TILE_ROWS

@@ -64,7 +64,6 @@ UNFUSED = "use fused=False, which exchanges outputs with all_to_all_single"
 
 Step = Literal["buffers", "tiles"]
 STEPS: tuple[Step, ...] = ("buffers", "tiles")
-_WORDS = {"buffers": "its buffer is still being read", "tiles": "tiles that it stores here"}
 
 
 @dataclass(frozen=True)
@@ -141,6 +140,10 @@ class PeerMemory(ABC):
     def failures(self) -> list[Failure]:
         """What waits have reported so far."""
 
+    @abstractmethod
+    def counters(self) -> list[int]:
+        """The words arrived[2][world], as they are now."""
+
     @classmethod
     @abstractmethod
     def tile_rows(cls, arguments: Arguments) -> int:
@@ -166,14 +169,10 @@ class ReturnPath:
     Args:
         transport: the ranks.
         memory: of which kind.
-        poison: see `PeerMemory`.
     """
 
-    def __init__(
-        self, transport: Transport, memory: type[PeerMemory], *, poison: bool = False
-    ) -> None:
+    def __init__(self, transport: Transport, memory: type[PeerMemory]) -> None:
         self.kind = memory
-        self.poison = poison
         self.memory: PeerMemory | None = None
         self.broken = ""
         self._start_counting()
@@ -205,7 +204,7 @@ class ReturnPath:
             old = self.memory
             if old is not None:
                 old.quiesce()
-            self.memory = self.kind(transport, device, slot_bytes, poison=self.poison)
+            self.memory = self.kind(transport, device, slot_bytes)
             # let go of now: nobody gets past the making of new ones before all are done with these
             del old
             self._start_counting()
@@ -253,6 +252,19 @@ class ReturnPath:
                 f"{self.broken}. This group's way back stays closed: {UNFUSED}, or make a new group"
             )
 
+    def unsettled(self) -> str:
+        """What counters say that they should not, once all ranks are done; "" if nothing."""
+        counters = [] if self.memory is None else self.memory.counters()
+        world = len(self._names)
+        for number, counter in enumerate(counters):
+            slot, source = divmod(number, world)
+            if ahead := int32(counter - self.targets[slot]):
+                return (
+                    f"rank {self._names[source]} signalled {abs(ahead)} tiles "
+                    f"{'more' if ahead > 0 else 'less'} than the calls had for this rank"
+                )
+        return ""
+
     def _told(self, failures: list[Failure], seconds: float) -> str:
         first = failures[0]
         peers = ", ".join(str(self._names[failure.peer]) for failure in failures)
@@ -262,8 +274,9 @@ class ReturnPath:
         )
         if first.ahead > 0:
             return f"{where}: {first.ahead} signals more than belong to this call"
-        missing = "" if first.step == "buffers" else f"{-first.ahead} "
-        return f"{where}: {missing}{_WORDS[first.step]}: not done within {seconds:g} s"
+        if first.step == "buffers":
+            return f"{where}: it has not read its buffer of call {first.call - 2} in {seconds:g} s"
+        return f"{where}: {-first.ahead} tiles that it stores here have not come in {seconds:g} s"
 
 
 def _group_seconds(transport: Transport) -> float:

@@ -9,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from .._dispatch import kernel_route
 from .launch import launch
 from .peer_kernels import post_kernel, push_kernel, take_kernel, wait_kernel
 
@@ -57,22 +58,22 @@ class PeerStores:
 
     def constants(self) -> dict[str, Any]:
         """Constexpr arguments, by name."""
-        steps = (self.pieces.shape[0] - 1).bit_length()
+        # not a compilation for each number of pieces
+        steps = -(-(self.pieces.shape[0] - 1).bit_length() // 4) * 4
         return {"HEADS_FIRST": self.heads_first, "STEPS": steps}
 
 
 def _start(kernel: Any, programs: int, args: dict[str, Any], constants: dict[str, Any]) -> None:
-    device = next(x.device for x in args.values() if isinstance(x, Tensor) and x.is_cuda)
-    options = {"num_warps": 8 if kernel is push_kernel else 4}
+    device = args["failed_ptr"].device
     launch(
         kernel,
         programs,
         args,
         constants,
-        route="device",
+        route=kernel_route(device),
         device=device,
         arch="",
-        options=options,
+        options={"num_warps": 8 if kernel is push_kernel else 4},
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from typing import Any
 
 import torch
@@ -21,7 +20,8 @@ from flashasc.distributed.verify.tags import same_bits
 def whole(seed: int, length: int, heads: int, dtype: torch.dtype) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [
-        torch.randn(2, n, length, 16, generator=generator).to(dtype) for n in (heads, heads // 2, heads // 2)
+        torch.randn(2, n, length, 16, generator=generator).to(dtype)
+        for n in (heads, heads // 2, heads // 2)
     ]
 
 
