@@ -38,7 +38,7 @@ class EmulatedBuffers(PeerMemory):
     ) -> None:
         super().__init__(transport, device, slot_bytes, poison=poison)
         self._words_bytes = -(-12 * self.world // ALIGNMENT) * ALIGNMENT
-        self._maps = _mapped(transport, self._words_bytes + 2 * slot_bytes)
+        self._maps = mapped(transport, self._words_bytes + 2 * slot_bytes)
         self.words = [memoryview(one)[: 12 * self.world].cast("i") for one in self._maps]
         self.failed: list[Failure] = []
         if poison:
@@ -168,7 +168,7 @@ class EmulatedBuffers(PeerMemory):
         return out, lse
 
 
-def _mapped(transport: Transport, size: int) -> list[mmap.mmap]:
+def mapped(transport: Transport, size: int) -> list[mmap.mmap]:
     """Memory of each rank, 0 at first, seen by all; the files are gone when all have it."""
     folder = "/dev/shm" if os.path.isdir("/dev/shm") else None
     handle, path = tempfile.mkstemp(prefix="flashasc-", dir=folder)
