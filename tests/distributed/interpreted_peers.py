@@ -5,6 +5,7 @@ An address of another process's memory is one where this process has mapped it.
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import time
 from typing import Any
@@ -156,16 +157,23 @@ def gives_up() -> str:
     return "" if out.isnan().all() else "not NaN"
 
 
-def main() -> None:
-    """python -m tests.distributed.interpreted_peers RANK WORLD STORE: a line for each check."""
-    rank, world, store = sys.argv[1:]
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", store=dist.FileStore(store, int(world)), rank=int(rank), world_size=int(world)
-    )
-    _with_a_clock()
+def _rank(rank: int, store: str) -> None:
+    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
     for check in (pushes, attentions, gives_up):
-        print(f"{check.__name__}: {check() or 'ok'}", flush=True)
+        print(f"rank {rank}, {check.__name__}: {check() or 'ok'}", flush=True)
+
+
+def main() -> None:
+    """python -m tests.distributed.interpreted_peers STORE: a line for each rank and check."""
+    torch.set_num_threads(1)
+    _with_a_clock()
+    # forked: what was imported is there already
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=_rank, args=(rank, sys.argv[1])) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
 
 
 if __name__ == "__main__":
