@@ -192,7 +192,7 @@ class _Lost(SymmetricBuffers):
 
         stores = self.stores(parcel, slot)
         object.__setattr__(stores, "signal_at", 4 * 3 * self.world)
-        return launch_push(x, lse, stores, parcel.block_m)
+        return launch_push(x, lse, stores, parcel.block_m, route=self.route)
 
 
 def faults(device: torch.device) -> dict[str, Check]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import Arguments, prepare
-from .._dispatch import AttentionPlan, plan_attention
+from .._dispatch import AttentionPlan, kernel_route, plan_attention
 from .._problem import AttentionProblem, Extras
 from ._parcel import ALIGNMENT, Parcel
 from ._return import STEPS, UNFUSED, Failure, PeerMemory, Step
@@ -36,6 +36,7 @@ class DeviceBuffers(PeerMemory):
     ) -> None:
         super().__init__(transport, device, slot_bytes, poison=poison)
         self.device = device
+        self.route = kernel_route(device)
         self.memory, addresses = self.shared(transport, buffer_bytes(self.world, slot_bytes))
         self.peers = torch.tensor(addresses, dtype=torch.int64, device=device)
         self.words = self.memory[: 12 * self.world].view(torch.int32)
@@ -85,6 +86,7 @@ class DeviceBuffers(PeerMemory):
             step=STEPS.index(step),
             call=call % 2**31,
             nanoseconds=min(int(seconds * 1e9), 2**62),
+            route=self.route,
         )
 
     def attend(self, arguments: Arguments, parcel: Parcel, slot: int) -> None:
@@ -94,15 +96,15 @@ class DeviceBuffers(PeerMemory):
         plan = self.plan(problem, arguments.impl)
         assert plan.config is not None and plan.target is not None and plan.route != "reference"
         assert plan.config.block_m == parcel.block_m
-        # the kernel reads the dtypes; its rows go elsewhere
-        out, lse = self._views(parcel, slot)
+        # what the kernel knows the dtypes by: its rows go elsewhere
+        out, lse = (self.memory[:16].view(dtype)[:1] for dtype in (parcel.dtype, torch.float32))
         shape = (problem.B, problem.Hq, problem.Sq)
         launch_attention_fwd(
             arguments.q,
             arguments.k,
             arguments.v,
-            out.flatten()[:1].view(1, 1, 1, 1).expand(*shape, problem.Dv),
-            None if lse is None else lse.flatten()[:1].view(1, 1, 1).expand(shape),
+            out.view(1, 1, 1, 1).expand(*shape, problem.Dv),
+            lse.view(1, 1, 1).expand(shape) if parcel.with_lse else None,
             problem,
             Extras(sinks=arguments.sinks),
             plan.config,
@@ -116,24 +118,24 @@ class DeviceBuffers(PeerMemory):
     ) -> None:
         from ..kernels.peer_launch import launch_push
 
-        launch_push(x, lse, self.stores(parcel, slot), parcel.block_m, pause)
+        launch_push(x, lse, self.stores(parcel, slot), parcel.block_m, pause, route=self.route)
 
     def take(self, parcel: Parcel, slot: int) -> tuple[Tensor, Tensor | None]:
         from ..kernels.peer_launch import launch_take
 
         out, lse = self._views(parcel, slot)
         found = torch.empty_like(out)
-        launch_take(found, out, self.failed, poison=self.poison)
+        launch_take(found, out, self.failed, poison=self.poison, route=self.route)
         if lse is None:
             return found, None
         found_lse = torch.empty_like(lse)
-        launch_take(found_lse, lse, self.failed, poison=self.poison)
+        launch_take(found_lse, lse, self.failed, poison=self.poison, route=self.route)
         return found, found_lse
 
     def post(self, word: int, value: int) -> None:
         from ..kernels.peer_launch import launch_post
 
-        launch_post(self.peers, self.failed, 4 * word, value)
+        launch_post(self.peers, self.failed, 4 * word, value, route=self.route)
 
     def failures(self) -> list[Failure]:
         kinds, ahead, steps, calls = self.report.tolist()

@@ -9,8 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from .._dispatch import kernel_route
-from .launch import launch
+from .launch import Route, launch
 from .peer_kernels import post_kernel, push_kernel, take_kernel, wait_kernel
 
 _NUMBERS = 4096
@@ -63,14 +62,16 @@ class PeerStores:
         return {"HEADS_FIRST": self.heads_first, "STEPS": steps}
 
 
-def _start(kernel: Any, programs: int, args: dict[str, Any], constants: dict[str, Any]) -> None:
+def _start(
+    kernel: Any, programs: int, args: dict[str, Any], constants: dict[str, Any], route: Route
+) -> None:
     device = args["failed_ptr"].device
     launch(
         kernel,
         programs,
         args,
         constants,
-        route=kernel_route(device),
+        route=route,
         device=device,
         arch="",
         options={"num_warps": 8 if kernel is push_kernel else 4},
@@ -87,6 +88,7 @@ def launch_wait(
     step: int,
     call: int,
     nanoseconds: int,
+    route: Route,
 ) -> None:
     """Let the stream wait until all counters are at a target: see `wait_kernel`.
 
@@ -100,10 +102,12 @@ def launch_wait(
         "allowed": allowed, "world": signals.shape[0], "step": step, "call": call,
         "limit": nanoseconds,
     }  # fmt: skip
-    _start(wait_kernel, 1, args, {})
+    _start(wait_kernel, 1, args, {}, route)
 
 
-def launch_take(out: Tensor, arrived: Tensor, failed: Tensor, *, poison: bool) -> None:
+def launch_take(
+    out: Tensor, arrived: Tensor, failed: Tensor, *, poison: bool, route: Route
+) -> None:
     """Copy what arrived, or NaN after a failure: see `take_kernel`.
 
     Args:
@@ -114,19 +118,19 @@ def launch_take(out: Tensor, arrived: Tensor, failed: Tensor, *, poison: bool) -
     flat, source = (x.view(-1).view(_INTEGERS[x.itemsize]) for x in (out, arrived))
     args = {"out_ptr": flat, "arrived_ptr": source, "failed_ptr": failed, "numbers": flat.numel()}
     programs = triton.cdiv(flat.numel(), _NUMBERS)
-    _start(take_kernel, programs, args, {"BLOCK": _NUMBERS, "POISON": poison})
+    _start(take_kernel, programs, args, {"BLOCK": _NUMBERS, "POISON": poison}, route)
 
 
-def launch_post(peers: Tensor, failed: Tensor, at: int, value: int) -> None:
+def launch_post(peers: Tensor, failed: Tensor, at: int, value: int, *, route: Route) -> None:
     """Tell all ranks a number, behind what the stream did so far: see `post_kernel`."""
     args = {
         "peers_ptr": peers, "failed_ptr": failed, "at": at, "value": value, "world": len(peers)
     }  # fmt: skip
-    _start(post_kernel, 1, args, {})
+    _start(post_kernel, 1, args, {}, route)
 
 
 def launch_push(
-    x: Tensor, lse: Tensor | None, stores: PeerStores, block_m: int, pause: int = 0
+    x: Tensor, lse: Tensor | None, stores: PeerStores, block_m: int, pause: int = 0, *, route: Route
 ) -> None:
     """Send rows as they are to their owners, tile by tile: see `push_kernel`.
 
@@ -149,4 +153,4 @@ def launch_push(
         "Dv": Dv, "BLOCK_DV": triton.next_power_of_2(Dv), "BLOCK_M": block_m,
         "WITH_LSE": lse is not None, **stores.constants(),
     }  # fmt: skip
-    _start(push_kernel, B * heads * tiles, args, constants)
+    _start(push_kernel, B * heads * tiles, args, constants, route)
