@@ -24,12 +24,14 @@ A call, on a rank r:
     5. free     write n + 1 into freed[r] of every rank.
 
 Why it holds. Counters only grow and are compared with a sum over all calls, so a signal of an
-earlier call can't stand for one of this call: the earlier ones are in the target. A rank can't be
-more than two calls ahead of another: for call n + 2 it waits in step 1 for what the other says in
-step 5 of call n. So nobody stores into a buffer that is still being read, and while a rank waits in
-step 3 of call n no tile of call n + 2 can be counted: a counter beyond its target is an error, and
-so is one below it when the time is up. Back-to-back calls need no barrier. Counters go round after
-2**32 tiles; differences are compared, which are small.
+earlier call can't stand for one of this call: the earlier ones are in the target. While a rank has
+said n, that calls 0 to n - 1 are taken, its peers get past step 1 of call n + 1 at most, for call
+n + 2 waits for it to say n + 1. So nobody stores into a buffer that is still being read, and while
+a rank waits in step 3 of call n no tile of call n + 2 can be counted: a counter beyond its target
+is an error, and so is one below it when the time is up. freed[o] may be beyond n - 1 in step 1 of
+call n: by 1 where o has rows, which needs this rank's tiles to get further, and by 3 where it has
+none. Back-to-back calls need no barrier. Counters go round after 2**32 tiles; differences are
+compared, which are small.
 
 Order of memory. Step 2: threads of a program store, meet at a barrier, one adds with release at
 system scope. Steps 1 and 3: read with acquire at system scope; what the stream does afterwards sees
@@ -219,9 +221,8 @@ class ReturnPath:
         try:
             if transport.on_step is not None:
                 transport.on_step(f"sequence for heads, fused, call {call}")
-            memory.wait(
-                "buffers", 2 * world, int32(call - 1), allowed=1, call=call, seconds=seconds
-            )
+            freed = int32(call - 1)
+            memory.wait("buffers", 2 * world, freed, allowed=3, call=call, seconds=seconds)
             store(slot)
             self.targets[slot] += parcel.signals(self._rank)
             target = int32(self.targets[slot])

@@ -58,7 +58,9 @@ ROWS = [
 
 
 @pytest.mark.parametrize(
-    ("row", "heads_first"), zip(ROWS, (True, False)), ids=lambda x: str(getattr(x, "dtype", x))
+    ("row", "heads_first"),
+    list(zip(ROWS, (True, False))),
+    ids=lambda x: str(getattr(x, "dtype", x)),
 )
 def test_the_signal_follows_the_stores_of_all_threads(row: TileConfig, heads_first: bool) -> None:
     built = compile_attention(row, row.max_head, peers=True, heads_first=heads_first)
