@@ -164,8 +164,9 @@ def shapes(device: torch.device) -> str:
         tensors = [x[:, :, mine.to(device)] for x in _drawn(device, rows)[0]]
         if layout == "BSND":
             tensors = [x.transpose(1, 2) for x in tensors]
-        found: list[Any] = [
-            ulysses_attention(
+        attend: Any = ulysses_attention
+        found = [
+            attend(
                 *tensors, layout=layout, placement=placement, causal=True,
                 return_lse=layout == "BSND", fused=fused,
             )
