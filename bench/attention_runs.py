@@ -43,7 +43,7 @@ def ours(precision: Precision, impl: Impl) -> Build:
         if precision == "high" and case.dtype == torch.float32:
             raise Unavailable('precision "high" is for 16-bit inputs')
         if case.decode:
-            cache = _cache(case, k, v)
+            cache = cache_of(k, v, case.page)
             return lambda: flashasc.decode(q, cache, precision=precision, impl=impl)
         options = case.options
         if cu_seqlens is not None:
@@ -59,16 +59,16 @@ def ours(precision: Precision, impl: Impl) -> Build:
     return build
 
 
-def _cache(case: AttentionCase, k: Tensor, v: Tensor) -> flashasc.KVCache | flashasc.PagedKVCache:
+def cache_of(k: Tensor, v: Tensor, page: int = 0) -> flashasc.KVCache | flashasc.PagedKVCache:
+    """A full cache of k and v, in one piece or in pages that lie in no order."""
     B, Hk, Sk, D = k.shape
     lens = torch.full((B,), Sk, dtype=torch.int32, device=k.device)
-    if not case.page:
+    if not page:
         return flashasc.KVCache(k, v, lens)
-    # pages lie in no order, as they do after a while
-    table = torch.randperm(B * Sk // case.page, device=k.device).to(torch.int32).view(B, -1)
+    table = torch.randperm(B * Sk // page, device=k.device).to(torch.int32).view(B, -1)
 
     def in_pages(x: Tensor) -> Tensor:
-        pages = x.view(B, Hk, -1, case.page, D).transpose(1, 2).flatten(0, 1)
+        pages = x.view(B, Hk, -1, page, D).transpose(1, 2).flatten(0, 1)
         scattered = torch.empty_like(pages)
         scattered[table.flatten().long()] = pages
         return scattered
@@ -118,8 +118,9 @@ def flex(compiled: bool = True) -> Build:
         q, k, v, cu_seqlens = inputs
         if cu_seqlens is not None:
             q, k, v = (x.transpose(0, 1)[None].contiguous() for x in (q, k, v))
-        # every case is another graph, and from the eighth on it would run uncompiled
-        torch.compiler.reset()
+        if compiled:
+            # every case is another graph, and from the eighth on it would run uncompiled
+            torch.compiler.reset()
         block_mask = None
         if case.causal or case.window is not None or cu_seqlens is not None:
             sizes = (q.shape[2], k.shape[2])

@@ -191,8 +191,7 @@ ATTENTION = (
     replace(_GROUPED, name="window1024-32k-causal", window=K - 1),
     _PACKED,
     replace(_PACKED, name="packed-causal", causal=True),
-    *(replace(_prefill(128, 8, 128 * K, causal), name=f"long-128k-{'causal' if causal else 'full'}")
-      for causal in (False, True)),
+    *(_prefill(128, 8, 128 * K, causal) for causal in (False, True)),
     _DECODE,
     replace(_DECODE, name="decode-b32-32k-paged", page=128),
     replace(_DECODE, name="decode-b8-32k", B=8),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, Protocol
 
 import pytest
+import torch
 from torch import Tensor
 
 from .attention_runs import Unavailable
@@ -71,10 +72,12 @@ class Session:
     def roof(self, case: Case, device: str) -> float:
         """FLOP/s or bytes/s that the machine reaches in what bounds the case, measured once."""
         if case.bound == "bytes":
-            name, rate = f"{device} copy, bytes/s", copy_bandwidth(device)
+            name, rate = f"{device} copy, B/s", copy_bandwidth(device)
         else:
-            dtype = str(case.dtype).removeprefix("torch.")
-            name, rate = f"{device} {dtype} matmul, FLOP/s", matmul_rate(case.dtype, device)
+            # a CPU multiplies 16-bit numbers in float32, or not in earnest
+            dtype = torch.float32 if device == "cpu" else case.dtype
+            kind = str(dtype).removeprefix("torch.")
+            name, rate = f"{device} {kind} matmul, FLOP/s", matmul_rate(dtype, device)
         self.roofs[name] = rate
         return rate
 

@@ -20,6 +20,8 @@ FLUSHED = 256 << 20
 BUSY_CYCLES = 2_000_000
 """Clock cycles, about a millisecond, for which a GPU waits so that the host has time to launch."""
 MATMUL_SIZE = {"cuda": 8192, "npu": 8192, "cpu": 1024}
+REPEATS = {"cuda": 20, "npu": 20, "cpu": 5}
+"""Of what gives the roofs."""
 COPIED = {"cuda": 4 << 30, "npu": 4 << 30, "cpu": 256 << 20}
 """Bytes."""
 
@@ -97,7 +99,7 @@ def copy_bandwidth(device: str = "cuda") -> float:
     """Bytes a second, read and written, of copying a large tensor."""
     source = torch.zeros(COPIED[device], dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return 2 * source.numel() / median_time(lambda: target.copy_(source), 20, device)
+    return 2 * source.numel() / median_time(lambda: target.copy_(source), REPEATS[device], device)
 
 
 @functools.cache
@@ -105,4 +107,4 @@ def matmul_rate(dtype: torch.dtype, device: str = "cuda") -> float:
     """FLOP/s of the library's product of two large square matrices of one dtype."""
     size = MATMUL_SIZE[device]
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    return 2 * size**3 / median_time(lambda: a @ b, 20, device)
+    return 2 * size**3 / median_time(lambda: a @ b, REPEATS[device], device)
