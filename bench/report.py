@@ -2,9 +2,9 @@
 
     python -m bench.report RESULTS.json [...] --output FOLDER
 
-Takes what `pytest bench/ --benchmark-json=...` wrote, and the JSON of `bench.long_rows`,
-`bench.decode`, `bench.gemm_speed` and `bench.reduction_speed`. Writes FOLDER/report.md and the
-plots that it shows: speed against length, error against length, speed against error.
+Takes what `pytest bench/ --benchmark-json=...` wrote, and the JSON of scripts such as
+`bench.long_rows`, `bench.decode` and `bench.gemm_speed`. Writes FOLDER/report.md and the plots that
+it shows: speed against length, error against length, speed against error.
 """
 
 from __future__ import annotations
@@ -125,8 +125,10 @@ def _of_script(record: dict[str, Any], results: dict[str, Any]) -> Point:
         for name in ("dtype", "batch", "values", "sink")
         if name in record
     ]
-    length = record.get("keys")
+    length = record.get("keys", record.get("length"))
     family = ", ".join(words) or str(results.get("size", ""))
+    if length and "case" in record:
+        family = re.sub(r" \d+K\b", "", record["case"])
     return Point(
         group=results["machine"]["command"].split()[2].removeprefix("bench."),
         case=record.get("case") or ", ".join(filter(None, [family, length and f"{length} keys"])),
