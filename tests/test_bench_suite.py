@@ -17,6 +17,7 @@ from bench import suite, test_attention
 from bench.attention_runs import IMPLEMENTATIONS
 from bench.machine import RESULTS
 from bench.report import points, report
+from bench.timing import npu_clock
 from tests.conftest import ROOT
 
 
@@ -84,6 +85,33 @@ def test_what_is_not_here_is_skipped_with_a_reason() -> None:
     if not hasattr(torch, "npu"):
         with pytest.raises(pytest.skip.Exception, match="no NPU here"):
             suite.need("npu")
+
+
+class Event:
+    """An NPU's event, on a clock that goes a millisecond a record."""
+
+    now = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at: int | None = None
+
+    def record(self) -> None:
+        Event.now += 1
+        self.at = Event.now
+
+    def synchronize(self) -> None:
+        assert self.at is not None
+
+    def elapsed_time(self, later: Event) -> float:
+        assert self.at is not None and later.at is not None
+        return float(later.at - self.at)
+
+
+def test_an_npu_is_timed_by_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "npu", SimpleNamespace(Event=Event), raising=False)
+    start, _, end = npu_clock(), npu_clock(), npu_clock()
+    assert end - start == pytest.approx(2e-3)
 
 
 def test_names_choose_as_people_expect() -> None:
