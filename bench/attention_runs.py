@@ -118,19 +118,20 @@ def flex(compiled: bool = True) -> Build:
         q, k, v, cu_seqlens = inputs
         if cu_seqlens is not None:
             q, k, v = (x.transpose(0, 1)[None].contiguous() for x in (q, k, v))
+        mask_of: Any = create_block_mask
+        attend: Any = flex_attention
         if compiled:
             # every case is another graph, and from the eighth on it would run uncompiled
             torch.compiler.reset()
+            mask_of, attend = torch.compile(create_block_mask), torch.compile(flex_attention)
         block_mask = None
         if case.causal or case.window is not None or cu_seqlens is not None:
             sizes = (q.shape[2], k.shape[2])
-            block_mask = create_block_mask(
-                _rule(case, cu_seqlens, *sizes), None, None, *sizes, q.device, _compile=compiled
-            )
-        call = torch.compile(flex_attention, dynamic=False) if compiled else flex_attention
+            rule = _rule(case, cu_seqlens, *sizes)
+            block_mask = mask_of(rule, None, None, *sizes, q.device)
 
         def run() -> Tensor:
-            out: Any = call(q, k, v, block_mask=block_mask, enable_gqa=case.Hq != case.Hk)
+            out: Any = attend(q, k, v, block_mask=block_mask, enable_gqa=case.Hq != case.Hk)
             result: Tensor = out if cu_seqlens is None else out[0].transpose(0, 1)
             return result
 

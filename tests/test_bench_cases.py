@@ -234,10 +234,12 @@ def test_a_peer_that_is_not_installed_is_skipped(
     assert refused(MODULES[module][0]) == set(BY_NAME)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention() -> None:
     assert refused(flex(compiled=False), KINDS) == PAGED
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_sdpa() -> None:
     assert refused(sdpa(None), [case for case in SMALL if not case.lengths]) == PAGED | WINDOWS
     # PyTorch's only way to do nested tensors on a CPU, and not when causal

@@ -15,6 +15,7 @@ import torch
 
 from bench import suite, test_attention
 from bench.attention_runs import IMPLEMENTATIONS
+from bench.check import fallen, ratios
 from bench.machine import RESULTS
 from bench.report import points, report
 from bench.timing import npu_clock
@@ -61,6 +62,14 @@ def test_a_case_is_gated_timed_and_reported(device: str, names: list[str], tmp_p
         assert info["of_matmul"] == pytest.approx(info["tflops"] * 1e12 / roof)
     ratio = torchs["stats"]["median"] / ours["stats"]["median"]
     assert ours["extra_info"]["speed_over"] == {"torch": pytest.approx(ratio)}
+
+    # against itself nothing has fallen; against a run in which ours was twice as fast, it has
+    now = ratios(results)
+    assert now == {ours["name"]: {"torch": pytest.approx(ratio)}}
+    assert not fallen(now, now, slack=0.1)
+    (line,) = fallen(now, {ours["name"]: {"torch": 2 * ratio, "absent": 1.0}}, slack=0.1)
+    assert line.startswith(f"{ours['name']}: {ratio:.3f} x torch")
+    assert fallen({}, now, slack=0.1) == [f"{ours['name']}: was timed, is not any more"]
 
     page = report([file, RESULTS / "long_rows_h200.json"], tmp_path / "report").read_text()
     machine = results["flashasc"]["machine"]
