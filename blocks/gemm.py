@@ -130,7 +130,7 @@ def gemm_tile(
     METHOD: tl.constexpr,
     SEGMENT: tl.constexpr = 1,
     BRANCH: tl.constexpr = False,
-    PRODUCT: tl.constexpr = "ieee",
+    PRODUCT: tl.constexpr = tl.constexpr("ieee"),
     CHECK_M: tl.constexpr = True,
     CHECK_N: tl.constexpr = True,
     CHECK_K: tl.constexpr = True,
