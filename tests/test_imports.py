@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "caches",
         "merging",
     },
-    "nn": {"attention", "inspection", "_arguments", "_dispatch", "_problem"},
+    "nn": {"attention", "distributed", "inspection", "_arguments", "_dispatch", "_problem"},
     "integrations": {"attention", "_dispatch", "_problem"},
     "routing": {"sdpa", "_dispatch", "_problem"},
     "sdpa": {"attention", "_dispatch", "_problem"},

@@ -6,9 +6,9 @@ and arithmetic that have faults.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -137,6 +137,30 @@ def _agreed(
         checked.append(call)
         return call.facts()
 
+    found = _exchanged(operator, describe, transports)
+    return checked[0], found
+
+
+def refuse(operator: str, error: Exception, transports: Sequence[Transport]) -> NoReturn:
+    """Raise an error on this rank, and on all others, which make the call, a PeerError.
+
+    Args:
+        operator: what the others call.
+        error: what this rank cannot do.
+        transports: as for `_agreed`.
+    """
+
+    def describe() -> Facts:
+        raise error
+
+    _exchanged(operator, describe, transports)
+    raise error
+
+
+def _exchanged(
+    operator: str, describe: Callable[[], Facts], transports: Sequence[Transport]
+) -> list[list[Facts]]:
+    """The facts of the members of each group, see `_agreed`."""
     found: list[list[Facts]] = []
     error: Exception | None = None
 
@@ -150,7 +174,7 @@ def _agreed(
         found.append(facts)
     if error is not None:
         raise error
-    return checked[0], found
+    return found
 
 
 def _together(name: str, facts: Sequence[Facts]) -> Any:

@@ -220,7 +220,8 @@ class _StaleHeads(HeadExchange):
 
     def split(self, q: Tensor) -> Tensor:
         # for half as many ranks
-        return q.unflatten(1, (2, -1)).flip(1).flatten(1, 2)
+        half: Tensor = q.unflatten(1, (2, -1)).flip(1).flatten(1, 2)
+        return half
 
 
 class _WrongDiagonal(BlockAttention):
