@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "merging",
     },
     "nn": {"attention", "distributed", "inspection", "_arguments", "_dispatch", "_problem"},
-    "integrations": {"attention", "_dispatch", "_problem"},
+    "integrations": {"attention", "distributed", "_dispatch", "_problem"},
     "routing": {"sdpa", "_dispatch", "_problem"},
     "sdpa": {"attention", "_dispatch", "_problem"},
     "attention": {"_arguments", "_ops", "_dispatch", "_problem"},

@@ -14,7 +14,7 @@ from ._transport import CommunicationError, Transfers, count_transfers
 from .hybrid import hybrid_attention
 from .parallel import ContextParallel
 from .ring import ring_attention
-from .sharding import shard_positions, shard_sequence, unshard_sequence
+from .sharding import own_positions, shard_positions, shard_sequence, unshard_sequence
 from .ulysses import ulysses_attention
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Transfers",
     "count_transfers",
     "hybrid_attention",
+    "own_positions",
     "ring_attention",
     "shard_positions",
     "shard_sequence",

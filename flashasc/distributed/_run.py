@@ -137,7 +137,7 @@ def _agreed(
         checked.append(call)
         return call.facts()
 
-    found = _exchanged(operator, describe, transports)
+    found = exchanged(operator, describe, transports)
     return checked[0], found
 
 
@@ -153,11 +153,11 @@ def refuse(operator: str, error: Exception, transports: Sequence[Transport]) -> 
     def describe() -> Facts:
         raise error
 
-    _exchanged(operator, describe, transports)
+    exchanged(operator, describe, transports)
     raise error
 
 
-def _exchanged(
+def exchanged(
     operator: str, describe: Callable[[], Facts], transports: Sequence[Transport]
 ) -> list[list[Facts]]:
     """The facts of the members of each group, see `_agreed`."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, overload
 
@@ -14,10 +15,10 @@ from ._run import refuse
 from ._transport import Transport
 from .hybrid import hybrid_attention
 from .ring import ring_attention
-from .sharding import shard_positions, shard_sequence, unshard_sequence
+from .sharding import own_positions, shard_positions, shard_sequence, unshard_sequence
 from .ulysses import ulysses_attention
 
-__all__ = ["ContextParallel"]
+__all__ = ["ContextParallel", "require_context"]
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,14 @@ class ContextParallel:
         transport = Transport(group_of("group", self.group), self.timeout)
         refuse(f"{self.mode}_attention", error, [transport])
 
+    @contextmanager
+    def all_raise(self) -> Iterator[None]:
+        """What is raised inside is raised on all ranks, see `refuse`: for what precedes a call."""
+        try:
+            yield
+        except Exception as error:
+            self.refuse(error)
+
     def shard(self, x: Tensor, dim: int, cu_seqlens: Tensor | None = None) -> Tensor:
         """This rank's part of what lies along `dim`: see `shard_sequence`."""
         return shard_sequence(
@@ -106,6 +115,10 @@ class ContextParallel:
         """Positions of this rank's tokens: see `shard_positions`."""
         return shard_positions(length, self.group, placement=self.placement, cu_seqlens=cu_seqlens)
 
+    def own_positions(self, tokens: int) -> Tensor:
+        """Positions of this rank's tokens, however many each rank has: see `own_positions`."""
+        return own_positions(tokens, self.group, placement=self.placement, timeout=self.timeout)
+
     def __copy__(self) -> ContextParallel:
         return self
 
@@ -120,3 +133,16 @@ class ContextParallel:
                 "before, and module.cp = ContextParallel(...) where it was loaded"
             )
         return ContextParallel, (None, self.mode, self.placement, self.timeout)
+
+
+def require_context(cp: object) -> None:
+    """Refuse what is neither None nor a ContextParallel.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if cp is not None and not isinstance(cp, ContextParallel):
+        raise TypeError(
+            "cp must be a flashasc.distributed.ContextParallel, such as ContextParallel(group), or "
+            f"None; got {type(cp).__name__}"
+        )

@@ -13,7 +13,7 @@ from .._dispatch import Impl
 from .._problem import Layout, Precision
 from ..attention import attention
 from ..inspection import explain
-from .sharded import all_raise, check_context, reject
+from .sharded import check_context, reject
 
 if TYPE_CHECKING:
     from ..distributed import ContextParallel
@@ -113,7 +113,7 @@ class Attention(torch.nn.Module):
         """
         if self.cp is not None:
             check_context(self.cp)
-            with all_raise(self.cp):
+            with self.cp.all_raise():
                 reject(
                     self,
                     mask=mask,

@@ -13,7 +13,7 @@ from .._problem import Precision
 from ..attention import attention
 from .attention import Attention
 from .rotary import RotaryEmbedding
-from .sharded import all_raise, check_context, reject
+from .sharded import check_context, reject
 
 if TYPE_CHECKING:
     from ..distributed import ContextParallel
@@ -177,7 +177,7 @@ class GroupedQueryAttention(torch.nn.Module):
         options = self.attention.options | {"layout": "TND" if packed else "BSND"}
         options |= {"sinks": self.sinks, "cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens}
         if self.cp is not None:
-            with all_raise(self.cp):
+            with self.cp.all_raise():
                 self._check(x, packed=packed)
                 reject(self, mask=mask, kv_lens=kv_lens, max_seqlen=max_seqlen)
                 q, k, v = self.project(x, self._given(positions, x))

@@ -13,7 +13,7 @@ from .._problem import Precision
 from ..attention import attention
 from .inputs import check_shapes
 from .masks import Masks, merge_masks
-from .sharded import all_raise, check_context, reject
+from .sharded import check_context, reject
 from .weights import attention_weights
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     ) -> Tensor:
         """This rank's queries over the keys of all ranks."""
         assert self.cp is not None
-        with all_raise(self.cp):
+        with self.cp.all_raise():
             self._check_call(query, key, value)
             reject(
                 self,

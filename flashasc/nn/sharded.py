@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from ..distributed import ContextParallel
-
-__all__ = ["all_raise", "check_context", "reject"]
+__all__ = ["check_context", "reject"]
 
 
-def check_context(cp: Any) -> None:
+def check_context(cp: object) -> None:
     """Refuse what is neither None nor a ContextParallel.
 
     Raises:
         TypeError: it is something else.
     """
-    if cp is None:
-        return
-    from ..distributed import ContextParallel
+    if cp is not None:
+        from ..distributed.parallel import require_context
 
-    if not isinstance(cp, ContextParallel):
-        raise TypeError(
-            "cp must be a flashasc.distributed.ContextParallel, such as ContextParallel(group), or "
-            f"None; got {type(cp).__name__}"
-        )
-
-
-@contextmanager
-def all_raise(cp: ContextParallel | None) -> Iterator[None]:
-    """What is raised inside is raised on every rank of `cp`: the others would wait."""
-    try:
-        yield
-    except Exception as error:
-        if cp is None:
-            raise
-        cp.refuse(error)
+        require_context(cp)
 
 
 def reject(module: object, **given: object) -> None:
