@@ -12,7 +12,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from flashasc._arguments import Arguments
-from flashasc.distributed import _ring, ring_attention
+from flashasc.distributed import (
+    ContextParallel,
+    PeerError,
+    _ring,
+    count_transfers,
+    ring_attention,
+)
 from flashasc.distributed._blocks import BlockAttention, Pair
 from flashasc.distributed._run import run_ring, run_ulysses
 from flashasc.distributed._transport import Pending, Transport
@@ -59,6 +65,25 @@ class NotedTransport(Transport):
         return NotedPending(start(), what, self.events)
 
 
+def exchanges_of_facts() -> list[int]:
+    """Collectives of a call on which ranks agree, of one on which they don't, of one refused."""
+    q = torch.ones(1, 2, 6, 8)
+    rank, found = dist.get_rank(), []
+    for call in (
+        # the same number, written in two ways
+        lambda: ring_attention(q, q, q, softcap=(3, 3.0)[rank]),
+        lambda: ring_attention(q, q, q, softcap=3.0 + rank),
+        lambda: ring_attention(q, q, q) if rank else ContextParallel().refuse(OSError("none")),
+    ):
+        with count_transfers() as counts:
+            try:
+                call()
+                found.append(counts.collectives)
+            except (ValueError, OSError, PeerError):
+                found.append(-counts.collectives)
+    return found
+
+
 def orders() -> dict[str, Events]:
     """What happens in calls of two ranks: as on a CPU, and as on a device with queues."""
     found = {}
@@ -71,8 +96,6 @@ def orders() -> dict[str, Events]:
     arguments = Arguments(*tensors, causal=True, return_lse=True)
     run_ulysses(arguments, "contiguous", NotedTransport(events))
     found["ulysses"] = events
-    # the same number, written in two ways: no disagreement
-    ring_attention(*tensors, softcap=(3, 3.0)[dist.get_rank()])
     return found
 
 

@@ -47,6 +47,12 @@ def test_heads_leave_before_any_is_waited_for() -> None:
         assert found["ulysses"] == expected
 
 
+def test_ranks_agree_in_one_exchange_and_explain_in_another() -> None:
+    for agreed, differ, refused in returned(on_ranks(2, order_cases.exchanges_of_facts)):
+        assert agreed == 1
+        assert differ == refused == -2
+
+
 FACTS_BESIDE_WORK = """
 import torch, torch.distributed as dist
 from flashasc.distributed._transport import Transport
