@@ -73,7 +73,7 @@ class BlockAttention:
         for number, pair in calls:
             self._attend(q, k, v, number, pair)
 
-    def begin(self, q: Tensor, k: Tensor, v: Tensor, source: int) -> None:
+    def begin(self, source: int, q: Tensor, k: Tensor, v: Tensor) -> None:
         """Make the first call of those that a rank's keys take, unless it is the only one."""
         calls = self._calls(source, q.device)
         some = list(islice(calls, 2))

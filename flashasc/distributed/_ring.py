@@ -72,7 +72,7 @@ class Ring:
     ) -> tuple[Tensor, Tensor]:
         """As `attend`, without a record for autograd."""
         math = self.math(sinks)
-        begin = partial(math.begin, q, k, v, self.transport.rank)
+        begin = partial(math.begin, self.transport.rank, q)
         for source, (k_block, v_block) in self.rotate((k, v), self.steps(math), begin):
             math.add(q, k_block, v_block, source)
         return math.finish(q, k, v)
@@ -96,15 +96,16 @@ class Ring:
         return needed
 
     def rotate(
-        self, own: Sequence[Tensor], steps: int, begin: Callable[[], None] | None = None
+        self, own: Sequence[Tensor], steps: int, begin: Callable[..., None] | None = None
     ) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
         """Send blocks of keys round the ring.
 
         Args:
             own: [..., S, C] this rank's tensors, of one dtype.
             steps: how many blocks to see, this rank's own among them.
-            begin: gives a device something to compute on `own`, before the host, which is slower
-                than the first transfer, prepares that; not called where computing takes the host.
+            begin: given this rank's block, makes a device compute something with it, before the
+                host, which is slower than the first transfer, prepares that. Not called where
+                computing takes the host.
 
         Yields:
             (source, tensors): whose block it is, and the block: contiguous, good until the next
@@ -126,7 +127,7 @@ class Ring:
         filled = None
         if begin is not None and is_queued(device):
             filled = mark(device)
-            begin()
+            begin(*_views(current, shapes[rank]))
         for step in range(steps):
             source = (rank - step) % world
             pending = None

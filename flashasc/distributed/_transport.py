@@ -70,7 +70,9 @@ class Pending:
         Raises:
             CommunicationError: a deadline passed, or a peer is gone.
         """
-        for work, what, peer in self.works:
+        # a receive before its send: where a rank is gone, the one before it may follow soon, and it
+        # is the first that is to be named
+        for work, what, peer in reversed(self.works):
             self.transport.complete(work, what, peer)
 
 
