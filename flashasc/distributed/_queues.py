@@ -35,9 +35,10 @@ def beside(device: torch.device, after: Any = None) -> Iterator[Any]:
 
 
 def mark(device: torch.device) -> Any:
-    """An event at the end of what the current stream has been given so far."""
-    event = torch.get_device_module(device).Event()
-    event.record()
+    """An event at the end of what a device's current stream has been given so far."""
+    module = torch.get_device_module(device)
+    event = module.Event()
+    event.record(module.current_stream(device))
     return event
 
 
