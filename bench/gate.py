@@ -16,7 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flashasc.testing import eager_attention, error_budget, exact_attention, relative_error
+from flashasc.testing import (
+    eager_attention,
+    error_budget,
+    exact_attention,
+    relative_error,
+    share_correctly_rounded,
+)
 
 from .cases import AttentionCase, GemmCase, ReductionCase
 
@@ -30,6 +36,16 @@ class WrongResult(AssertionError):
     """A result is over its error budget, or not finite: it has no time."""
 
 
+class Quality(NamedTuple):
+    """How right a result is, on the sample."""
+
+    relative_error: float
+    correctly_rounded: float
+    """Share of the outputs that are the exact ones, rounded once."""
+    error_of_budget: float
+    """Largest error as a share of what is allowed."""
+
+
 @dataclass(frozen=True)
 class Expected:
     """What a result must be, on a sample."""
@@ -41,8 +57,8 @@ class Expected:
     sample: Callable[[Tensor], Tensor]
     """Cuts the sample from a whole result."""
 
-    def check(self, out: Tensor) -> tuple[float, float]:
-        """Relative error of a result, and its largest error as a share of the budget.
+    def check(self, out: Tensor) -> Quality:
+        """How right a result is.
 
         Raises:
             WrongResult: the largest error is over the budget, or something is not finite.
@@ -54,7 +70,8 @@ class Expected:
         largest = float((found.double() - self.exact).abs().max())
         if not largest <= budget:
             raise WrongResult(f"error {largest:.3g} is over the budget {budget:.3g}")
-        return relative_error(found, self.exact), largest / budget
+        rounded = share_correctly_rounded(found, self.exact)
+        return Quality(relative_error(found, self.exact), rounded, largest / budget)
 
 
 class AttentionInputs(NamedTuple):

@@ -91,8 +91,7 @@ def _lines(axes: Any, points: list[Point], colours: dict[str, str], quantity: st
 
 def _speed_against_length(axes: Any, points: list[Point], colours: dict[str, str]) -> None:
     _lines(axes, points, colours, "rate")
-    axes.set_ylabel(points[0].unit)
-    axes.set_ylim(bottom=0)
+    _speed_axis(axes, points)
 
 
 def _error_against_length(axes: Any, points: list[Point], colours: dict[str, str]) -> None:
@@ -112,6 +111,12 @@ def _speed_against_error(axes: Any, points: list[Point], colours: dict[str, str]
         )
     axes.set_xscale("log")
     axes.set_xlabel("relative error")
-    axes.tick_params(axis="x", which="both", labelsize=7, rotation=30)
+    errors = [point.error for point in points if point.error]
+    # errors that are alike lie close together
+    axes.set_xlim(min(errors) / 2, max(errors) * 2)
+    _speed_axis(axes, points)
+
+
+def _speed_axis(axes: Any, points: list[Point]) -> None:
     axes.set_ylabel(points[0].unit)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.08 * max(point.rate or 0.0 for point in points))

@@ -20,6 +20,8 @@ from typing import Any
 from .suite import OURS
 from .tables import markdown_table
 
+LIBRARIES = {"CUDA": "cuda", "cuDNN": "cudnn"}
+"""Versions beside those of packages."""
 PEER_RATIO = "How many times as fast as each peer, in the same run:"
 
 
@@ -36,6 +38,8 @@ class Point:
     length: int | None = None
     error: float | None = None
     """Relative error against float64."""
+    rounded: float | None = None
+    """Share of correctly rounded outputs, where they have 16 bits."""
     rate: float | None = None
     unit: str = ""
     share: float | None = None
@@ -107,6 +111,7 @@ def _of_suite(info: dict[str, Any]) -> Point:
         implementation=info["implementation"],
         length=info.get("keys"),
         error=info["relative_error"],
+        rounded=_rounded(info),
         rate=rate,
         unit=unit,
         share=info.get("of_matmul", info.get("of_copy")),
@@ -136,6 +141,7 @@ def _of_script(record: dict[str, Any], results: dict[str, Any]) -> Point:
         implementation=record.get("implementation", "flashasc"),
         length=length,
         error=record.get("relative_error"),
+        rounded=_rounded(record),
         rate=rate,
         unit=unit,
         share=record.get("of_copy", record.get("share_of_copy")),
@@ -146,7 +152,8 @@ def source(results: dict[str, Any]) -> str:
     """Where, with what and by which command it was measured, and how fast the machine is."""
     extra = results.get("flashasc", results)
     machine = extra["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    libraries = {name: machine[key] for name, key in LIBRARIES.items() if key in machine}
+    versions = ", ".join(f"{name} {v}" for name, v in {**machine["versions"], **libraries}.items())
     where = (
         machine.get("gpu")
         or machine.get("npu")
@@ -175,8 +182,8 @@ def tables(members: list[Point]) -> Iterator[str]:
         yield f"{members[0].unit} (share of the roof; spread where it is over 5 %):\n"
         yield _by_case(by_case, names, _speed)
     if any(point.error is not None for point in members):
-        yield "Relative error against float64:\n"
-        yield _by_case(by_case, names, lambda p: "–" if p.error is None else f"{p.error:.1e}")
+        yield "Relative error against float64 (of 16 bits: share of correctly rounded outputs):\n"
+        yield _by_case(by_case, names, _error)
     ours = [name for name in names if name.startswith(OURS)]
     peers = [name for name in names if name not in ours]
     if timed and ours and peers:
@@ -207,6 +214,16 @@ def _speed(point: Point) -> str:
     if point.spread is not None and point.spread > 0.05:
         text += f" ±{point.spread:.0%}"
     return text
+
+
+def _error(point: Point) -> str:
+    if point.error is None:
+        return "–"
+    return f"{point.error:.1e}" + (f" ({point.rounded:.2%})" if point.rounded is not None else "")
+
+
+def _rounded(info: dict[str, Any]) -> float | None:
+    return info.get("correctly_rounded") if info.get("dtype") in ("float16", "bfloat16") else None
 
 
 def _ratio(mine: Point, other: Point | None) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .attention_runs import Unavailable
 from .cases import AttentionCase, Bound
-from .gate import Expected
+from .gate import Expected, Quality
 from .timing import CLOCKS, cool, copy_bandwidth, matmul_rate, median_time, missing
 
 Run = Callable[[], Tensor]
@@ -92,7 +92,7 @@ class Measure:
         self, device: str, case: Case, implementation: str, build: Callable[[], Run], want: Expected
     ) -> None:
         """Fail or skip unless the result is right, then time it and note what it means."""
-        run, error, share = self._right(implementation, build, want)
+        run, quality = self._right(implementation, build, want)
         config = self._request.config
         seconds = median_time(run, 1, device, warmup=1)
         most = min(ROUNDS, int(float(config.getoption("benchmark_max_time")) / seconds))
@@ -109,24 +109,21 @@ class Measure:
             case=case.name,
             implementation=implementation,
             dtype=str(case.dtype).removeprefix("torch."),
-            relative_error=error,
-            error_of_budget=share,
+            **quality._asdict(),
         )
         if isinstance(case, AttentionCase):
             self._benchmark.extra_info.update(keys=case.keys)
         if self._benchmark.stats is not None:
             self._benchmark.extra_info.update(self._rates(case, device))
 
-    def _right(
-        self, name: str, build: Callable[[], Run], want: Expected
-    ) -> tuple[Run, float, float]:
-        """A call that passed the gate, with its error."""
+    def _right(self, name: str, build: Callable[[], Run], want: Expected) -> tuple[Run, Quality]:
+        """A call that passed the gate, and how well."""
         try:
             with warnings.catch_warnings(record=True) as said:
                 # SDPA gives the reasons why a backend does not run as warnings
                 warnings.simplefilter("always")
                 run = build()
-                return run, *want.check(run())
+                return run, want.check(run())
         except Unavailable as reason:
             self._skip(str(reason))
         except Exception as failure:

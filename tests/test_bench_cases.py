@@ -43,7 +43,7 @@ BY_NAME = {case.name: case for case in SMALL}
 def shortfall(case: AttentionCase, build: Build) -> float:
     """Error of a call as a share of its budget; over the budget it raises."""
     inputs = gate.attention_inputs(case, "cpu")
-    return gate.expected_attention(case, inputs).check(build(case, inputs)())[1]
+    return gate.expected_attention(case, inputs).check(build(case, inputs)()).error_of_budget
 
 
 def ids(case: Any) -> str:

@@ -79,7 +79,7 @@ def test_a_case_is_gated_timed_and_reported(device: str, names: list[str], tmp_p
     # the two ratios and errors of this run, and one of the other file's errors
     assert f"| {names[0]} | {ratio:.2g} |" in page
     assert f"| {torchs['extra_info']['relative_error']:.1e} |" in page
-    assert "| 1.8e-05 | 3.4e-07 | – |" in page
+    assert "| 1.8e-05 | 3.4e-07 | – |" in page and "(58.41%)" in page
     images = {image.name for image in (tmp_path / "report").glob("*.png")}
     assert any("error-against-length" in name for name in images)
     assert any("speed-against-error" in name for name in images)
