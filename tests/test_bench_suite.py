@@ -22,11 +22,15 @@ from bench.timing import npu_clock
 from tests.conftest import ROOT
 
 
+UNUSED = ("cacheprovider", "xdist", "hypothesispytest")
+"""Plugins that would only take time."""
+
+
 def run_suite(*arguments: str) -> str:
     # pytest-benchmark does not measure under xdist, whose workers these tests may run in
     env = {name: value for name, value in os.environ.items() if "XDIST" not in name}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+        [sys.executable, "-m", "pytest", "-q", *(f"-pno:{p}" for p in UNUSED), *arguments],
         cwd=ROOT,
         env=env,
         capture_output=True,
@@ -45,6 +49,8 @@ def run_suite(*arguments: str) -> str:
     ],
 )
 def test_a_case_is_gated_timed_and_reported(device: str, names: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("pytest_benchmark")
+    pytest.importorskip("matplotlib")
     file = tmp_path / "out.json"
     chosen = f"gemm and square and {device} and f32 and ({' or '.join(names)})"
     options = [f"--benchmark-json={file}", "--benchmark-max-time=0.01", "--benchmark-min-rounds=3"]
