@@ -21,7 +21,6 @@ from bench.report import points, report
 from bench.timing import npu_clock
 from tests.conftest import ROOT
 
-
 UNUSED = ("cacheprovider", "xdist", "hypothesispytest")
 """Plugins that would only take time."""
 
