@@ -15,15 +15,13 @@ from ._return import UNFUSED, PeerMemory, return_path
 from ._transport import Transport
 
 
-def fused_facts(call: LocalCall, transport: Transport, memory: type[PeerMemory] | None) -> Facts:
-    """What ranks must agree about for a fused call; for another that it is none.
+def fused_facts(call: LocalCall, transport: Transport, memory: type[PeerMemory]) -> Facts:
+    """What ranks must agree about for a fused call.
 
     Raises:
         NotImplementedError: this rank cannot take part.
         CommunicationError: an earlier call of the group went wrong.
     """
-    if memory is None:
-        return {"fused": False}
     if call.problem.packed:
         raise NotImplementedError(f'fused=True takes no packed sequences (layout "TND"): {UNFUSED}')
     if call.asks_gradients:

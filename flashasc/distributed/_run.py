@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -20,13 +20,15 @@ from ..attention import attention
 from ._agreement import OWN, Facts, agree
 from ._blocks import BlockAttention
 from ._call import Geometry, LocalCall
-from ._fused import fused_facts, run_fused
 from ._placement import Placement, Shard, stream_index
 from ._queues import on_device
-from ._return import PeerMemory
 from ._ring import Blocks, Ring
 from ._transport import Transport, require_backend
 from ._ulysses import HeadExchange
+
+if TYPE_CHECKING:
+    # and imported where it is used: most calls do without
+    from ._return import PeerMemory
 
 Result = Tensor | tuple[Tensor, Tensor]
 
@@ -62,7 +64,7 @@ def run_ulysses(
         placement,
         [transport],
         head_ranks=transport.world,
-        extra=lambda call: fused_facts(call, transport, memory),
+        extra=lambda call: _way_back(call, transport, memory),
     )
     counts = _counts(facts, "Sq"), _counts(facts, "Sk")
     geometry = Geometry.of(call, *counts)
@@ -74,12 +76,23 @@ def run_ulysses(
         q = q.index_select(2, order_q.argsort())
         k, v = (x.index_select(2, order_k.argsort()) for x in (k, v))
     if memory is not None:
+        from ._fused import run_fused
+
         return run_fused(call, transport, memory, geometry.q, (q, k, v), _own_sinks(call, heads))
     out, lse = _attend_locally(call, heads, q, k, v)
     if placement != "contiguous":
         out = out.index_select(2, order_q)
         lse = None if lse is None else lse.index_select(2, order_q)
     return _sent_back(call, heads, out, lse)
+
+
+def _way_back(call: LocalCall, transport: Transport, memory: type[PeerMemory] | None) -> Facts:
+    """What ranks must agree about to get their output back."""
+    if memory is None:
+        return {"fused": False}
+    from ._fused import fused_facts
+
+    return fused_facts(call, transport, memory)
 
 
 def run_hybrid(

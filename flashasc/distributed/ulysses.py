@@ -13,7 +13,6 @@ from .._problem import Layout, Precision
 from ._groups import Group, group_of
 from ._placement import Placement
 from ._run import run_ulysses
-from ._symmetric import SymmetricBuffers
 from ._transport import Transport
 
 __all__ = ["ulysses_attention"]
@@ -134,4 +133,8 @@ def ulysses_attention(
         impl=impl,
     )
     transport = Transport(group_of("group", group), timeout)
-    return run_ulysses(arguments, placement, transport, memory=SymmetricBuffers if fused else None)
+    if not fused:
+        return run_ulysses(arguments, placement, transport)
+    from ._symmetric import SymmetricBuffers
+
+    return run_ulysses(arguments, placement, transport, memory=SymmetricBuffers)

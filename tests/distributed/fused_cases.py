@@ -172,7 +172,7 @@ def wrong_calls() -> dict[str, tuple[str, str]]:
         "one alone": lambda: run_ulysses(plain, "contiguous", Transport(), memory=mine),
         "hosts": lambda: run_ulysses(plain, "contiguous", Transport(), memory=_Elsewhere),
         "shapes": lambda: run_ulysses(shaped, "contiguous", Transport(), memory=EmulatedBuffers),
-        "silent": lambda: run_ulysses(plain, "contiguous", Transport(timeout=0.5), memory=_Silent),
+        "silent": lambda: run_ulysses(plain, "contiguous", Transport(timeout=3.0), memory=_Silent),
         "silent, again": lambda: run_ulysses(plain, "contiguous", Transport(), memory=_Silent),
     }
     found = {}
