@@ -150,6 +150,16 @@ def test_wrong_calls_raise_on_both_ranks(name: str) -> None:
         assert re.search(message, found[name][1]), (rank, found[name])
 
 
+def test_the_kernel_takes_what_the_one_that_stores_at_home_takes() -> None:
+    """The launcher starts either with the same arguments."""
+    pytest.importorskip("triton")
+    from flashasc.kernels.attention_fwd import attention_fwd_kernel
+    from flashasc.kernels.attention_peers import attention_peers_kernel
+
+    names = attention_peers_kernel.arg_names
+    assert [name for name in attention_fwd_kernel.arg_names if name not in names] == []
+
+
 def test_kernels_store_wait_and_give_up_in_the_interpreter(tmp_path: Path) -> None:
     """The kernels themselves, attention's too, between two processes."""
     if _triton.installed().kind not in ("ascend", "upstream"):
