@@ -10,9 +10,11 @@ the rows of the tile table.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +26,26 @@ from flashasc._configs import GemmTile, choose_gemm
 from flashasc._gemm_problem import GemmProblem, gemm_problem
 from flashasc._target import target_of
 
+from .gpu_time import precompile
 from .machine import facts
 
 # block_m, block_n, block_k, num_warps, num_stages
-SHAPES = (
+PLAIN = (
     (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (256, 128, 64, 8, 4),
-    (128, 128, 64, 4, 4), (128, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 128, 8, 3),
-    (64, 256, 64, 8, 4), (256, 64, 64, 8, 4), (128, 256, 64, 16, 3), (256, 128, 64, 16, 3),
+    (128, 128, 64, 4, 4), (128, 128, 64, 8, 3), (128, 128, 128, 8, 3),
+)  # fmt: skip
+COMPENSATED = (
+    (128, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 8, 5), (128, 128, 128, 8, 2),
+    (128, 128, 128, 8, 3), (64, 256, 64, 8, 3), (64, 256, 64, 8, 4), (256, 64, 64, 8, 4),
+    (64, 128, 64, 4, 4), (64, 256, 64, 4, 4), (128, 128, 64, 4, 4),
+)  # fmt: skip
+# two tiles of sums do not fit in registers: between segments the compiler parks one of them
+PARKED = (
+    (128, 256, 64, 8, 2), (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3),
+    (256, 128, 64, 8, 4), (128, 256, 64, 16, 3), (128, 256, 128, 8, 2),
 )  # fmt: skip
 SEGMENTS_K = (512, 1024, 2048)
+PARKED_SEGMENTS_K = (1024, 2048, 4096)
 GROUPS = (8, 16)
 SAMPLE = 32
 """Rows on which a result is checked."""
@@ -46,15 +59,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     size = arguments.size
-    generator = torch.Generator("cuda").manual_seed(0)
-    a, b = (
-        torch.rand(size, size, generator=generator, device="cuda", dtype=torch.float32).bfloat16()
-        for _ in range(2)
-    )
+    if arguments.tune:
+        precompile(partial(_runs, size))
+    a, b = factors(size)
     exact = a[:SAMPLE].double() @ b.double()
     records = [measure("cuBLAS", lambda: torch.matmul(a, b), size, exact)]
     runs = candidates(a, b) if arguments.tune else table(a, b)
-    records += [measure(name, run, size, exact) for name, run in runs]
+    rep = 100 if arguments.tune else 300
+    records += [measure(name, run, size, exact, rep) for name, run in runs]
     best = summary(records)
     if arguments.output:
         result = {"machine": facts(), "size": size, "dtype": "bfloat16", "records": records, **best}
@@ -62,6 +74,20 @@ def main() -> None:
 
 
 Run = Callable[[], Tensor]
+
+
+def factors(size: int) -> tuple[Tensor, Tensor]:
+    """Two square matrices of positive bfloat16 numbers."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    a, b = (
+        torch.rand(size, size, generator=generator, device="cuda", dtype=torch.float32).bfloat16()
+        for _ in range(2)
+    )
+    return a, b
+
+
+def _runs(size: int) -> list[Run]:
+    return [run for _, run in candidates(*factors(size))]
 
 
 def table(a: Tensor, b: Tensor) -> Iterator[tuple[str, Run]]:
@@ -77,23 +103,31 @@ def candidates(a: Tensor, b: Tensor) -> Iterator[tuple[str, Run]]:
     for compensated in (False, True):
         problem = gemm_problem(a, b, None, None, None, compensated, "ieee", a.dtype)
         shipped = choose_gemm(problem, target)
-        for block_m, block_n, block_k, num_warps, num_stages in SHAPES:
-            for segment_k in SEGMENTS_K if compensated else SEGMENTS_K[:1]:
-                for group in GROUPS:
-                    row = replace(
-                        shipped,
-                        block_m=block_m,
-                        block_n=block_n,
-                        block_k=block_k,
-                        num_warps=num_warps,
-                        num_stages=num_stages,
-                        group=group,
-                        segment=segment_k // block_k if compensated else 1,
-                    )
-                    name = "compensated" if compensated else "plain"
-                    name += f" {block_m}x{block_n}x{block_k} {num_warps} warps {num_stages} stages"
-                    name += f" group {group}" + f" segment {segment_k}" * compensated
-                    yield name, with_row(a, b, problem, row)
+        for shape, segment_k, group in _choices(compensated):
+            block_m, block_n, block_k, num_warps, num_stages = shape
+            row = replace(
+                shipped,
+                block_m=block_m,
+                block_n=block_n,
+                block_k=block_k,
+                num_warps=num_warps,
+                num_stages=num_stages,
+                group=group,
+                segment=segment_k // block_k if compensated else 1,
+            )
+            name = "compensated" if compensated else "plain"
+            name += f" {block_m}x{block_n}x{block_k} {num_warps} warps {num_stages} stages"
+            name += f" group {group}" + f" segment {segment_k}" * compensated
+            yield name, with_row(a, b, problem, row)
+
+
+def _choices(compensated: bool) -> Iterator[tuple[tuple[int, ...], int, int]]:
+    """Shape, products a segment, and group."""
+    if compensated:
+        yield from itertools.product(COMPENSATED, SEGMENTS_K, GROUPS[:1])
+        yield from itertools.product(PARKED, PARKED_SEGMENTS_K, GROUPS[:1])
+    else:
+        yield from itertools.product(PLAIN, (0,), GROUPS)
 
 
 def with_row(a: Tensor, b: Tensor, problem: GemmProblem, row: GemmTile) -> Run:
@@ -108,7 +142,7 @@ def with_row(a: Tensor, b: Tensor, problem: GemmProblem, row: GemmTile) -> Run:
     return run
 
 
-def measure(name: str, run: Run, size: int, exact: Tensor) -> dict[str, Any]:
+def measure(name: str, run: Run, size: int, exact: Tensor, rep: int = 300) -> dict[str, Any]:
     """Check a result on some rows, then time it; what is wrong or does not run has no time."""
     from triton.testing import do_bench
 
@@ -120,7 +154,7 @@ def measure(name: str, run: Run, size: int, exact: Tensor) -> dict[str, Any]:
         if not record["relative_error"] <= 2.0**-8:
             record["failed"] = "wrong"
         else:
-            record["ms"] = float(do_bench(run, warmup=50, rep=300, return_mode="median"))
+            record["ms"] = float(do_bench(run, warmup=50, rep=rep, return_mode="median"))
             record["tflops"] = 2 * size**3 / record["ms"] / 1e9
     except Exception as failure:
         # out of shared memory, or a tile that the compiler refuses: the next one may do

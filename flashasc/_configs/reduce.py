@@ -35,6 +35,8 @@ class ReduceConfig:
     core_loop: bool = True
     """One program a core, looping over tasks (NPU), instead of one program a task (GPU)."""
     num_warps: int | None = None
+    stages: int = 1
+    """Tiles that a loop keeps on the way (GPU)."""
 
     def compiler_options(self) -> dict[str, int | bool]:
         """Options of an upstream Triton launch; an Ascend compiler takes none of them."""
@@ -60,16 +62,42 @@ REDUCE = (
 
 
 @dataclass(frozen=True)
+class Schedule:
+    """How programs go about tiles of a width: one program a core over all tasks (NPU), or others.
+
+    Results do not depend on it but for num_warps.
+    """
+
+    block_n: int
+    """Widest tile it is for."""
+    source: str
+    num_warps: int | None = None
+    programs: int | None = 1
+    """Programs a core, looping over tasks; None: one program a task."""
+    stages: int = 1
+    """Tiles that a loop keeps on the way (GPU)."""
+    held: bool = False
+    """A program loads weight and bias once, where a row lies in one tile."""
+    registers: int | None = None
+    """Registers a thread may have, so that more programs run side by side (GPU); None: any."""
+
+    def compiler_options(self) -> dict[str, int | bool]:
+        """Options of an upstream Triton launch; an Ascend compiler takes none of them."""
+        if self.num_warps is None:
+            return {}
+        bound = {} if self.registers is None else {"maxnreg": self.registers}
+        return {"num_warps": self.num_warps, "enable_fp_fusion": False, **bound}
+
+
+@dataclass(frozen=True)
 class NormalizeConfig:
     """Tiles of what writes as much as it reads: softmax and the norms."""
 
     targets: tuple[str, ...]
     max_tile: int
     """Numbers of a tile: a row of at most so many is read once, and lies in one tile."""
-    source: str
-    core_loop: bool = True
-    num_warps: dict[int, int] | None = None
-    """Warps by the numbers of a row in a tile; the first entry that is large enough counts."""
+    schedules: tuple[Schedule, ...]
+    """From narrow tiles to wide ones; the first that is wide enough counts."""
 
     def block_n(self, length: int) -> int:
         """Numbers of a row in a tile: a power of two."""
@@ -79,23 +107,22 @@ class NormalizeConfig:
         """Rows of a tile."""
         return max(1, min(64, self.max_tile // 4 // self.block_n(length)))
 
-    def compiler_options(self, length: int) -> dict[str, int | bool]:
-        """Options of an upstream Triton launch; an Ascend compiler takes none of them."""
-        if self.num_warps is None:
-            return {}
-        block = self.block_n(length)
-        warps = next(count for size, count in self.num_warps.items() if block <= size)
-        return {"num_warps": warps, "enable_fp_fusion": False}
+    def schedule(self, length: int) -> Schedule:
+        """How tiles of rows of that length are gone about."""
+        block_n = self.block_n(length)
+        return next(schedule for schedule in self.schedules if block_n <= schedule.block_n)
 
 
 NORMALIZE = (
-    NormalizeConfig(_ASCEND, 4096, _COMPILED),
+    NormalizeConfig(_ASCEND, 4096, (Schedule(4096, _COMPILED),)),
     NormalizeConfig(
         NVIDIA,
         16384,
-        _PLANNED,
-        core_loop=False,
-        num_warps={2048: 4, 8192: 8, 16384: 16},
+        (
+            Schedule(2048, _PLANNED, num_warps=4, programs=None),
+            Schedule(8192, _PLANNED, num_warps=8, programs=None),
+            Schedule(16384, _PLANNED, num_warps=16, programs=None),
+        ),
     ),
 )
 """Softmax, rms_norm and layer_norm."""

@@ -68,7 +68,7 @@ def normalized(tile: NormalizeConfig, mode: str, method: str, numbers: int) -> C
     types = dict.fromkeys(("x_ptr", "out_ptr", "weight_ptr", "bias_ptr"), "*bf16")
     types = {name: kind for name, kind in types.items() if name not in constants}
     aligned = ("stride_xo", "stride_xm", "stride_oo", "stride_om", "numbers")
-    options = tile.compiler_options(numbers)
+    options = tile.schedule(numbers).compiler_options()
     return compiled(normalize_kernel, constants, aligned, options, **types, eps="fp32")
 
 
