@@ -73,22 +73,25 @@ def main() -> None:
 
 
 def sum_candidates() -> list[Case]:
-    """The copy, and sums with tiles that might be better ones."""
+    """The sums, those of TUNED with tiles that might be better ones."""
     return _candidates(sums())
 
 
 def norm_candidates() -> list[Case]:
-    """The copy, and norms with schedules that might be better ones."""
+    """The norms, those of TUNED with schedules that might be better ones."""
     return _candidates(norms())
 
 
 def _candidates(cases: list[Case]) -> list[Case]:
-    return cases[:1] + [
+    return [
         case._replace(name=name, run=run)
         for case in cases
-        if case.name in TUNED
-        for name, run in tuned(case.name, case.run)
+        for name, run in (tuned if case.name in TUNED else _alone)(case.name, case.run)
     ]
+
+
+def _alone(name: str, run: Callable[[], Tensor]) -> list[tuple[str, Callable[[], Tensor]]]:
+    return [(name, run)]
 
 
 def _runs_of_sums() -> list[Callable[[], Tensor]]:

@@ -53,7 +53,7 @@ REDUCE = (
     ReduceConfig(_ASCEND, True, 128, 16, 128, 16, _COMPILED),
     ReduceConfig(_ASCEND, True, None, 2, 1024, 64, _COMPILED),
     ReduceConfig(_ASCEND, False, None, 128, 16, 64, _COMPILED),
-    ReduceConfig(NVIDIA, True, 128, 32, 128, 16, _PLANNED, core_loop=False, num_warps=4),
+    ReduceConfig(NVIDIA, True, 128, 32, 128, 16, _PLANNED, core_loop=False, num_warps=8),
     ReduceConfig(NVIDIA, True, 1024, 4, 1024, 16, _PLANNED, core_loop=False, num_warps=8),
     ReduceConfig(NVIDIA, True, None, 1, 4096, 32, _PLANNED, core_loop=False, num_warps=8),
     ReduceConfig(NVIDIA, False, None, 128, 32, 64, _PLANNED, core_loop=False, num_warps=8),
