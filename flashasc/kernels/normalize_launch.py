@@ -67,7 +67,7 @@ def launch_normalize(
         "tasks": tasks,
         "eps": eps,
     }
-    schedule = config.schedule(numbers)
+    schedule = config.schedule(mode, numbers)
     constants = kernel_constants(
         config,
         mode,
@@ -92,7 +92,7 @@ def launch_normalize(
 
 def kernel_constants(
     config: NormalizeConfig,
-    mode: str,
+    mode: Mode,
     method: str,
     numbers: int,
     *,
@@ -110,7 +110,7 @@ def kernel_constants(
         given, weight, bias: as the kernel takes them.
         wide: strides need 64 bits.
     """
-    schedule = config.schedule(numbers)
+    schedule = config.schedule(mode, numbers)
     return {
         "MODE": mode,
         "METHOD": method,

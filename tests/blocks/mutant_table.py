@@ -124,8 +124,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "row_sum: sign of the low part": (
         "compensated.py",
-        "return high, x - high, exponent",
-        "return high, high - x, exponent",
+        "return high, x - high, exact",
+        "return high, high - x, exact",
     ),
     "row_sum: no finite guard": (
         "compensated.py",
