@@ -3,8 +3,8 @@
     python -m bench.gemm_speed [--size 8192] [--tune] [--output FILE.json]
 
 Each result is checked against float64 on a sample of rows before it is timed; a wrong one is not
-timed. Times are medians of `triton.testing.do_bench`. --tune times the candidates below instead of
-the rows of the tile table.
+timed. Times are medians of `triton.testing.do_bench`, taken of all in turn, ROUNDS times. --tune
+times the candidates below, once, instead of the rows of the tile table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,6 +48,7 @@ PARKED = (
 SEGMENTS_K = (512, 1024, 2048)
 PARKED_SEGMENTS_K = (1024, 2048, 4096)
 GROUPS = (8, 16)
+ROUNDS = 5
 SAMPLE = 32
 """Rows on which a result is checked."""
 
@@ -63,10 +65,11 @@ def main() -> None:
         precompile(partial(_runs, size))
     a, b = factors(size)
     exact = a[:SAMPLE].double() @ b.double()
-    records = [measure("cuBLAS", lambda: torch.matmul(a, b), size, exact)]
-    runs = candidates(a, b) if arguments.tune else table(a, b)
-    rep = 100 if arguments.tune else 300
-    records += [measure(name, run, size, exact, rep) for name, run in runs]
+    runs = [("cuBLAS", partial(torch.matmul, a, b))]
+    if arguments.tune:
+        records = measure([*runs, *candidates(a, b)], size, exact, rounds=1, rep=100)
+    else:
+        records = measure([*runs, *table(a, b)], size, exact, rounds=ROUNDS, rep=200)
     best = summary(records)
     if arguments.output:
         result = {"machine": facts(), "size": size, "dtype": "bfloat16", "records": records, **best}
@@ -142,26 +145,61 @@ def with_row(a: Tensor, b: Tensor, problem: GemmProblem, row: GemmTile) -> Run:
     return run
 
 
-def measure(name: str, run: Run, size: int, exact: Tensor, rep: int = 300) -> dict[str, Any]:
-    """Check a result on some rows, then time it; what is wrong or does not run has no time."""
-    from triton.testing import do_bench
+def measure(
+    runs: Iterable[tuple[str, Run]], size: int, exact: Tensor, *, rounds: int, rep: int
+) -> list[dict[str, Any]]:
+    """Check results on some rows, then time them; what is wrong or does not run has no time.
 
-    record: dict[str, Any] = {"implementation": name}
+    Args:
+        runs: what to time, by name.
+        size: of the matrices.
+        exact: the first rows of the result.
+        rounds: how often all are timed in turn, so that a clock that falls is none's advantage.
+        rep: milliseconds that one timing takes.
+    """
+    rows = [({"implementation": name}, run) for name, run in runs]
+    for turn in range(rounds):
+        for record, run in rows:
+            if turn == 0:
+                check(record, run, exact)
+            if "failed" not in record:
+                time_once(record, run, rep)
+            if turn == rounds - 1:
+                report(record, size)
+    return [record for record, _ in rows]
+
+
+def check(record: dict[str, Any], run: Run, exact: Tensor) -> None:
+    """Note the error of a result, and that it failed if it is wrong."""
     try:
         out = run()[:SAMPLE].double()
-        record["relative_error"] = float((out - exact).norm() / exact.norm())
-        # a rounding to bf16 is 2**-9 at most; cuBLAS's truncating sums lose less than that again
-        if not record["relative_error"] <= 2.0**-8:
-            record["failed"] = "wrong"
-        else:
-            record["ms"] = float(do_bench(run, warmup=50, rep=rep, return_mode="median"))
-            record["tflops"] = 2 * size**3 / record["ms"] / 1e9
     except Exception as failure:
         # out of shared memory, or a tile that the compiler refuses: the next one may do
         record["failed"] = str(failure).splitlines()[0]
-    speed = f"{record['tflops']:7.1f} TFLOP/s" if "tflops" in record else record["failed"]
-    print(f"{name:<72} {speed}  error {record.get('relative_error', float('nan')):.2e}", flush=True)
-    return record
+        return
+    record["relative_error"] = float((out - exact).norm() / exact.norm())
+    # a rounding to bf16 is 2**-9 at most; cuBLAS's truncating sums lose less than that again
+    if not record["relative_error"] <= 2.0**-8:
+        record["failed"] = "wrong"
+
+
+def time_once(record: dict[str, Any], run: Run, rep: int) -> None:
+    """Note a time of a product."""
+    from triton.testing import do_bench
+
+    found = float(do_bench(run, warmup=50, rep=rep, return_mode="median"))
+    record.setdefault("all_ms", []).append(found)
+
+
+def report(record: dict[str, Any], size: int) -> None:
+    """Print a line of the table."""
+    speed = record.get("failed", "")
+    if "all_ms" in record:
+        record["ms"] = statistics.median(record["all_ms"])
+        record["tflops"] = 2 * size**3 / record["ms"] / 1e9
+        speed = f"{record['tflops']:7.1f} TFLOP/s"
+    error = record.get("relative_error", float("nan"))
+    print(f"{record['implementation']:<72} {speed}  error {error:.2e}", flush=True)
 
 
 def summary(records: list[dict[str, Any]]) -> dict[str, float]:

@@ -2,11 +2,11 @@
 
     python -m bench.reduction_speed [--tune] [--output FILE]
 
-Each case is checked against float64 first: what is wrong is not timed. Times are a GPU's own, of
-calls in a CUDA graph; beside them stands how long the host takes to start a call. A copy moves as
-many bytes as it reads and writes; a sum's are those it reads, a norm's those it reads and writes.
---tune times the candidates of `bench.reduction_tiles` for some cases, not the rows of the tile
-tables.
+Each case is checked against float64 first: what is wrong is not timed. Times are a GPU's own, see
+`bench.gpu_time.gpu_time`; beside them stands how long the host takes to start a call. A copy moves
+as many bytes as it reads and writes; a sum's are those it reads, a norm's those it reads and
+writes; each is compared with a copy of its input. --tune times the candidates of
+`bench.reduction_tiles` for some cases, not the rows of the tile tables.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from flashasc import ops
 
-from .gpu_time import gpu_seconds, host_seconds, precompile
+from .gpu_time import gpu_time, host_seconds, precompile
 from .machine import facts
 from .reduction_tiles import tuned
 
@@ -67,8 +67,9 @@ def main() -> None:
             precompile(runs)
         records += _measured(candidates() if arguments.tune else shipped())
         torch.cuda.empty_cache()
+    goals = summary(records)
     if arguments.output:
-        result = {"machine": facts(), "records": records}
+        result = {"machine": facts(), "records": records, **goals}
         arguments.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
@@ -180,6 +181,19 @@ def norms() -> list[Case]:
     ]
 
 
+def summary(records: list[dict[str, Any]]) -> dict[str, float]:
+    """The best shares of a copy's bandwidth, as shipped or among candidates."""
+    shares = {
+        f"{case.replace(' ', '_')}_of_copy": max(
+            (r["of_copy"] for r in records if "of_copy" in r and r["case"].split(":")[0] == case),
+            default=float("nan"),
+        )
+        for case in ("sum compensated", "rms_norm")
+    }
+    print("  ".join(f"{name} {share:.3f}" for name, share in shares.items()))
+    return shares
+
+
 def _copy(x: Tensor) -> Case:
     out = torch.empty_like(x)
     moved = 2 * x.numel() * x.element_size()
@@ -197,7 +211,8 @@ def _measured(cases: list[Case]) -> list[dict[str, Any]]:
             if not excess <= 1:
                 record["failed"] = f"wrong: {excess:.3g} times the error allowed; not timed"
             else:
-                record["milliseconds"] = gpu_seconds(case.run) * 1e3
+                seconds, record["timed_by"] = gpu_time(case.run)
+                record["milliseconds"] = seconds * 1e3
                 record["host_microseconds"] = host_seconds(case.run) * 1e6
         except Exception as failure:
             # out of registers or shared memory: another candidate may do
@@ -210,7 +225,8 @@ def _measured(cases: list[Case]) -> list[dict[str, Any]]:
         print(
             f"{case.name:<{_WIDTH}} {record['milliseconds']:7.3f} ms "
             f"{record['gb_per_s']:6.0f} GB/s "
-            f"{record['of_copy']:6.1%} of a copy; host {record['host_microseconds']:5.0f} us",
+            f"{record['of_copy']:6.1%} of a copy; {record['timed_by']:<6} "
+            f"host {record['host_microseconds']:5.0f} us",
             flush=True,
         )
     return records
