@@ -48,12 +48,12 @@ def row_sum2(acc, comp):
             most half an ulp of acc. comp None: all 0.
 
     Returns:
-        (total, comp): [M] fp32. A row with an inf or NaN, or one so large that
-        2 * N * max(abs(acc)) reaches 2**127, gives the plain sum of acc and comp = 0.
+        (total, comp): [M] fp32. A row with an inf or NaN gives the plain sum of acc and comp = 0;
+        one so large that 2 * N * max(abs(acc)) reaches 2**127 adds acc up plainly.
 
     Source: Rump, Ogita, Oishi, SIAM J. Sci. Comput. 31 (2008), 189-224, as in `extract`.
     """
-    high, rest, exact = extract(acc)
+    high, rest, _exact = extract(acc)
     first = tl.sum(high, axis=1)
     total = first
     error = tl.zeros_like(total)
@@ -68,5 +68,5 @@ def row_sum2(acc, comp):
         last = carried_error + last
     total, error = fast_two_sum(total, error + last)
     # a NaN or inf in the row shows in the error
-    exact = exact & (tl.abs(error) < INF)
-    return tl.where(exact, total, first), tl.where(exact, error, 0.0)
+    finite = tl.abs(error) < INF
+    return tl.where(finite, total, first), tl.where(finite, error, 0.0)

@@ -58,6 +58,11 @@ BLOCK_CASES: dict[str, BlockCase] = {
         layout_kernels.block_kernel, {"BLOCK_ROWS": 32, "BLOCK_COLS": 64, "WIDE": True}
     ),
     "store_rows": _case(layout_kernels.rows_kernel, {"N": 64}),
+    "load_rows": _case(layout_kernels.copied_rows_kernel, {"N": 64}),
+    "load_paged_tile": _case(
+        layout_kernels.paged_kernel, {"ROWS": 32, "COLS": 64, "PAGE": 64}, table_ptr="*i32"
+    ),
+    "load_grouped": _case(layout_kernels.grouped_kernel, {"ROWS": 8, "GROUP": 4, "COLS": 64}),
     "masking": _case(layout_kernels.predicates_kernel, {"M": 32, "N": 64}),
     "key_range": _case(
         layout_kernels.ranges_kernel,
