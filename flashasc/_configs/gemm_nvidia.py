@@ -46,9 +46,10 @@ def _rows(
     ]  # fmt: skip
 
 
-# A segment of 2048 loses about 46 u to tensor cores that truncate every 16 products (an estimate):
-# still far below a rounding to 16 bits. A compensated tile has two accumulators in registers: half the size. A group is as high, in
-# elements, as what runs beside it at once is wide: few factors then pass through the cache.
+# A compensated tile has two accumulators in registers: half the size. A segment of 2048 loses about
+# 46 u to tensor cores that truncate every 16 products (an estimate), far below a rounding to 16
+# bits. A group is as high, in elements, as what runs beside it at once is wide: few factors then
+# pass through the cache.
 TILES = (
     *_rows(
         _LARGE, _HALVES, ("ieee",), False, (128, 256, 64), 8, 3,
