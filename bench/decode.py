@@ -1,10 +1,11 @@
 """Decoding on a GPU: time and bandwidth of one query per sequence over a long cache.
 
-    python -m bench.decode [--output FILE]
+    python -m bench.decode [--tune] [--output FILE]
 
-Every case is checked against float64 before it is timed. Bandwidth counts the bytes of the keys and
-values, which must be read once; the roof is what copying a tensor reaches in the same run (bytes
-read and written).
+Times are those of the device; `bench.host_time` has what a call costs the host. Every case is
+checked against float64 before it is timed. Bandwidth counts the bytes of the keys and values, which
+must be read once; the roof is what copying a tensor reaches in the same run (bytes read and
+written). --tune times candidates for the tile table instead.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import argparse
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +25,21 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import flashasc
+from flashasc._configs import TileConfig, choose_split
+from flashasc._decode_ops import DecodeCall
+from flashasc._problem import AttentionProblem, Extras
+from flashasc._target import Target, target_of
 
+from .attention_runs import cache_of
 from .machine import facts
+from .timing import copy_bandwidth, median_time
 
 HEADS, KV_HEADS, HEAD = 32, 8, 128
 CASES = ((32, 1 << 15), (8, 1 << 15), (1, 1 << 15), (1, 1 << 17))
 """(batch, keys)"""
+
+CANDIDATES = ((64, 128), (4, 8), (2, 3, 4), (512, 1024, 2048))
+"""Keys of a tile, warps, stages, keys of a chunk."""
 
 BACKENDS = {
     "SDPA, FlashAttention": SDPBackend.FLASH_ATTENTION,
@@ -39,18 +51,25 @@ BACKENDS = {
 def main() -> None:
     """Measure, print a table, and write the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tune", action="store_true")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     roof = copy_bandwidth()
     print(f"copy: {roof / 1e9:.0f} GB/s", flush=True)
-    records = [record for batch, keys in CASES for record in measure(batch, keys, roof)]
+    runs = candidates if arguments.tune else implementations
+    records = [record for batch, keys in CASES for record in measure(batch, keys, roof, runs)]
     if arguments.output:
         shape = {"heads": HEADS, "kv_heads": KV_HEADS, "head": HEAD, "dtype": "bfloat16"}
         result = {"machine": facts(), **shape, "copy_bytes_per_s": roof, "records": records}
         arguments.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def measure(batch: int, keys: int, roof: float) -> list[dict[str, Any]]:
+Runs = dict[str, Callable[[], Tensor]]
+
+
+def measure(
+    batch: int, keys: int, roof: float, runs: Callable[[Tensor, Tensor, Tensor], Runs]
+) -> list[dict[str, Any]]:
     """Time and bandwidth of every implementation that passes the accuracy gate."""
     generator = torch.Generator("cuda").manual_seed(0)
     options: dict[str, Any] = {"generator": generator, "device": "cuda", "dtype": torch.bfloat16}
@@ -59,10 +78,11 @@ def measure(batch: int, keys: int, roof: float) -> list[dict[str, Any]]:
     exact = attention_float64(q, k, v)
     moved = 2 * k.numel() * k.element_size()
     records = []
-    for name, run in implementations(q, k, v).items():
+    for name, run in runs(q, k, v).items():
         try:
             error = (run().double() - exact).abs().max().item()
-        except (RuntimeError, NotImplementedError) as failure:
+        except Exception as failure:
+            # no such backend, or a candidate that does not fit
             print(f"{batch:>3} x {keys:>7} {name:<32} does not run: {str(failure).splitlines()[0]}")
             continue
         # twice the rounding of the output, and of weights of 8 bits each
@@ -90,21 +110,11 @@ def measure(batch: int, keys: int, roof: float) -> list[dict[str, Any]]:
     return records
 
 
-def implementations(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], Tensor]]:
+def implementations(q: Tensor, k: Tensor, v: Tensor) -> Runs:
     """What is compared, by name."""
-    B, Hk, keys, D = k.shape
+    Hk, D = k.shape[1], k.shape[3]
     size = 128
-    lens = torch.full((B,), keys, dtype=torch.int32, device=k.device)
-    table = torch.randperm(B * keys // size, device=k.device).to(torch.int32).view(B, -1)
-
-    def in_pages(x: Tensor) -> Tensor:
-        pages = x.view(B, Hk, -1, size, D).transpose(1, 2).flatten(0, 1)
-        scattered = torch.empty_like(pages)
-        scattered[table.flatten().long()] = pages
-        return scattered
-
-    cache = flashasc.KVCache(k, v, lens)
-    paged = flashasc.PagedKVCache(in_pages(k), in_pages(v), table, lens)
+    cache, paged = cache_of(k, v), cache_of(k, v, size)
 
     def sdpa(backend: SDPBackend) -> Tensor:
         with sdpa_kernel(backend):
@@ -113,10 +123,10 @@ def implementations(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], T
     def grouped() -> Tensor:
         """Heads that share keys as queries of one head: what a caller can do for SDPA."""
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            rows = q.view(B, Hk, -1, D)
+            rows = q.view(len(q), Hk, -1, D)
             return F.scaled_dot_product_attention(rows, k, v).view(q.shape)
 
-    runs: dict[str, Callable[[], Tensor]] = {
+    runs: Runs = {
         name: lambda backend=backend: sdpa(backend)  # type: ignore[misc]
         for name, backend in BACKENDS.items()
     }
@@ -131,6 +141,53 @@ def implementations(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], T
     return runs
 
 
+def candidates(q: Tensor, k: Tensor, v: Tensor) -> Runs:
+    """Rows of the tile table that might be better ones, as captured graphs."""
+    lens = torch.full((k.shape[0],), k.shape[2], dtype=torch.int32, device=k.device)
+    call = DecodeCall(
+        q, k, v, lens, None, None, None, 1 / math.sqrt(HEAD), None, True, None, None, "BNSD",
+        "compensated", q.dtype, False, k.shape[2], "triton",
+    )  # fmt: skip
+    problem, target = call.problem(), target_of(q.device)
+    shipped = choose_split(problem, target)
+    runs: Runs = {}
+    for block_n, num_warps, num_stages, chunk in product(*CANDIDATES):
+        row = replace(
+            shipped, block_n=block_n, num_warps=num_warps, num_stages=num_stages, chunk=chunk
+        )
+        name = f"{block_n} keys {num_warps} warps {num_stages} stages chunk {chunk}"
+        runs[name] = captured(q, k, v, problem, call.extras, row, target)
+    return runs
+
+
+def captured(
+    q: Tensor, k: Tensor, v: Tensor, problem: AttentionProblem, extras: Extras, row: TileConfig,
+    target: Target,
+) -> Callable[[], Tensor]:  # fmt: skip
+    """A call with a row that need not be in the table, as a graph captured when it is first run."""
+    graph = torch.cuda.CUDAGraph()
+    made: list[Tensor] = []
+
+    def launch() -> Tensor:
+        from flashasc.kernels.split_launch import launch_attention_split
+
+        out = torch.empty_like(q)
+        launch_attention_split(
+            q, k, v, out, None, problem, extras, row, target, "device", last_key=True
+        )
+        return out
+
+    def run() -> Tensor:
+        if not made:
+            launch()
+            with torch.cuda.graph(graph):
+                made.append(launch())
+        graph.replay()
+        return made[0]
+
+    return run
+
+
 def attention_float64(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The same attention in float64, a sequence and a key head at a time."""
     B, Hk = k.shape[:2]
@@ -141,32 +198,6 @@ def attention_float64(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             weights = (rows[b, h] @ k[b, h].double().mT).softmax(-1)
             out[b, h] = weights @ v[b, h].double()
     return out.view(q.shape)
-
-
-def median_time(run: Callable[[], object], repeats: int = 50) -> float:
-    """Median seconds of a call on the device, the L2 cache flushed before each."""
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    for _ in range(5):
-        run()
-    pairs = [
-        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-        for _ in range(repeats)
-    ]
-    for start, end in pairs:
-        flush.zero_()
-        start.record()
-        run()
-        end.record()
-    torch.cuda.synchronize()
-    times: list[float] = sorted(start.elapsed_time(end) for start, end in pairs)
-    return times[len(times) // 2] / 1e3
-
-
-def copy_bandwidth() -> float:
-    """Bytes a second, read and written, of copying 4 GiB."""
-    source = torch.empty(4 << 30, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    return 2 * source.numel() / median_time(lambda: target.copy_(source))
 
 
 if __name__ == "__main__":
