@@ -173,8 +173,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "row_sum2: no rest": ("accurate.py", "last = carried_error + last", "last = carried_error"),
     "row_sum2: no finite guard": (
         "accurate.py",
-        "exact = exact & (tl.abs(error) < INF)",
-        "exact = exact",
+        "tl.where(finite, total, first), tl.where(finite, error, 0.0)",
+        "total, error",
     ),
     "accumulate: Kahan is plain": (
         "reduce.py",
