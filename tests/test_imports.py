@@ -72,7 +72,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_decode_ops": {"_repeat", "_dispatch", "_target", "_problem", "reference", "kernels"},
     "_states": {"_ops", "_dispatch", "_target", "_problem", "reference", "kernels"},
     "_dispatch": {"_configs", "_target", "_problem", "_gemm_problem", "_triton"},
-    "_configs": {"_target", "_problem", "_gemm_problem"},
+    "_configs": {"_target", "_problem", "_gemm_problem", "_reductions"},
     "_target": {"_triton"},
     "_problem": set(),
     "_gemm_problem": set(),
