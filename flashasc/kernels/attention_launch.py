@@ -71,6 +71,8 @@ def kernel_constants(
         "SPLIT_LOOP": config.split_loop,
         "WIDE": wide,
         **dict(zip(("Q_BY_COLUMNS", "K_BY_COLUMNS", "V_BY_COLUMNS"), by_columns, strict=True)),
+        "AHEAD": config.ahead,
+        "PAIRS": config.pairs,
         "CORE_LOOP": config.core_loop,
     }
 

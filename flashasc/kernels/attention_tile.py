@@ -5,11 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.gemm import dot
 from blocks.layout import load_paged_tile, load_tile
 from blocks.softmax import fold_segment, online_init, online_update
 
-from .attention_scores import adjusted, banded, masked
+from .attention_scores import banded, masked, scores_of
 
 
 @triton.jit
@@ -27,6 +26,7 @@ def attend_tile(
     WITH_LSE: tl.constexpr, NATURAL: tl.constexpr, DOT_PRECISION: tl.constexpr, WIDE: tl.constexpr,
     K_BY_COLUMNS: tl.constexpr, V_BY_COLUMNS: tl.constexpr,
     table_ptr=None, pages=0, stride_kp=0, stride_vp=0, PAGE: tl.constexpr = 0,
+    PAIRS: tl.constexpr = False,
 ):  # fmt: skip
     """Attend from a tile of queries to the keys [start_n, start_n + BLOCK_N).
 
@@ -45,11 +45,11 @@ def attend_tile(
             k_ptr, start_n, end, stride_kn, stride_kd, D, BLOCK_N, BLOCK_D, BAND != "never", WIDE,
             begin, BOUND_LEFT, K_BY_COLUMNS,
         )  # [BLOCK_N, BLOCK_D]  # fmt: skip
-    scores = dot(q, tl.trans(k), DOT_PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    scores = adjusted(
-        scores, bias_ptr, stride_bias_m, stride_bias_n, slope, cap,
-        start_m, start_n, Sq, end, offs_m, diagonal, BIAS, ALIBI, SOFTCAP, NATURAL, WIDE,
-    )  # fmt: skip
+    scores = scores_of(
+        q, k, bias_ptr, stride_bias_m, stride_bias_n, slope, scale, cap,
+        start_m, start_n, Sq, end, offs_m, diagonal,
+        BIAS, ALIBI, SOFTCAP, NATURAL, DOT_PRECISION, WIDE,
+    )  # [BLOCK_M, BLOCK_N]  # fmt: skip
     if BAND == "always":
         scores = banded(scores, start_n, end, offs_m, first, last, BOUND_LEFT, BOUND_RIGHT)
     elif BAND == "branch":
@@ -72,7 +72,7 @@ def attend_tile(
         )  # fmt: skip
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_update(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-        scores, v, METHOD, SPLIT, WITH_LSE, NATURAL, DOT_PRECISION,
+        scores, v, METHOD, SPLIT, WITH_LSE, NATURAL, DOT_PRECISION, PAIRS,
     )  # fmt: skip
     if METHOD == "segment":
         # counted from key 0, so that the bits do not depend on where the visible keys begin
@@ -98,12 +98,14 @@ def attend_range(
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, K_BY_COLUMNS: tl.constexpr, V_BY_COLUMNS: tl.constexpr,
     table_ptr=None, pages=0, stride_kp=0, stride_vp=0, PAGE: tl.constexpr = 0,
+    PAIRS: tl.constexpr = False,
 ):  # fmt: skip
     """The state of a tile of queries after the keys from start_n, a tile at a time, to end.
 
     Args:
         start_n: int32, a multiple of BLOCK_N.
         begin, all_begin, all_end, end: see `blocks.masking.key_range`.
+        PAIRS: see `blocks.softmax.weigh`.
 
     Returns:
         The seven tiles of the state, see `blocks.softmax`.
@@ -141,7 +143,7 @@ def attend_range(
                         "branch" if not SPLIT_LOOP else ("never" if part == 1 else "always"),
                         METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, DOT_PRECISION, WIDE,
                         K_BY_COLUMNS, V_BY_COLUMNS,
-                        table_ptr, pages, stride_kp, stride_vp, PAGE,
+                        table_ptr, pages, stride_kp, stride_vp, PAGE, PAIRS,
                     )
                 )  # fmt: skip
         start_n = tl.maximum(end_n, start_n)
