@@ -15,48 +15,6 @@ from .state_memory import store_state
 
 
 @triton.jit
-def _attend(
-    q, k_ptr, v_ptr, mask_ptr, bias_ptr, slope, scale, cap, start_m, start_n,
-    Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
-    stride_kn, stride_kd, stride_vn, stride_vd,
-    stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
-    D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr,
-    ALIBI: tl.constexpr, SOFTCAP: tl.constexpr, METHOD: tl.constexpr, SPLIT: tl.constexpr,
-    SEGMENT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
-    COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
-    WIDE: tl.constexpr, K_BY_COLUMNS: tl.constexpr, V_BY_COLUMNS: tl.constexpr,
-    AHEAD: tl.constexpr, PAIRS: tl.constexpr,
-):  # fmt: skip
-    """The state of a tile of queries after all its keys, by the loop that the row asks for."""
-    if AHEAD:
-        tl.static_assert(
-            MASK == "none" and BIAS == "none", "the loop that works ahead takes no mask or bias"
-        )
-        state = attend_ahead(
-            q, k_ptr, v_ptr, slope, scale, cap, start_m, start_n,
-            Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
-            stride_kn, stride_kd, stride_vn, stride_vd,
-            D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
-            ALIBI, SOFTCAP, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE,
-            DOT_PRECISION, PAIRS, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
-        )  # fmt: skip
-    else:
-        state = attend_range(
-            q, k_ptr, v_ptr, mask_ptr, bias_ptr, slope, scale, cap, start_m, start_n,
-            Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
-            stride_kn, stride_kd, stride_vn, stride_vd,
-            stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
-            D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
-            MASK, BIAS, ALIBI, SOFTCAP, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE,
-            DOT_PRECISION, SPLIT_LOOP, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
-            None, 0, 0, 0, 0, PAIRS,
-        )  # fmt: skip
-    return state
-
-
-@triton.jit
 def _attention_fwd_tile(
     task, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr, sinks_ptr,
     kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, scale, cap,
@@ -148,15 +106,29 @@ def _attention_fwd_tile(
     start_n = 0
     if BOUND_LEFT:
         start_n = begin // BLOCK_N * BLOCK_N
-    pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = _attend(
-        q, k_ptr, v_ptr, mask_ptr, bias_ptr, slope, scale, cap, start_m, start_n,
-        Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
-        stride_kn, stride_kd, stride_vn, stride_vd,
-        stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
-        D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
-        MASK, BIAS, ALIBI, SOFTCAP, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE,
-        DOT_PRECISION, SPLIT_LOOP, WIDE, K_BY_COLUMNS, V_BY_COLUMNS, AHEAD, PAIRS,
-    )  # fmt: skip
+    if AHEAD:
+        tl.static_assert(
+            MASK == "none" and BIAS == "none", "the loop that works ahead takes no mask or bias"
+        )
+        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = attend_ahead(
+            q, k_ptr, v_ptr, slope, scale, cap, start_m, start_n,
+            Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
+            stride_kn, stride_kd, stride_vn, stride_vd,
+            D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
+            ALIBI, SOFTCAP, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE,
+            DOT_PRECISION, PAIRS, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
+        )  # fmt: skip
+    else:
+        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = attend_range(
+            q, k_ptr, v_ptr, mask_ptr, bias_ptr, slope, scale, cap, start_m, start_n,
+            Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
+            stride_kn, stride_kd, stride_vn, stride_vd,
+            stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
+            D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
+            MASK, BIAS, ALIBI, SOFTCAP, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE,
+            DOT_PRECISION, SPLIT_LOOP, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
+            None, 0, 0, 0, 0, PAIRS,
+        )  # fmt: skip
     WHOLE: tl.constexpr = SPLIT or v_ptr.dtype.element_ty == tl.float32
     if STATE:
         store_state(
