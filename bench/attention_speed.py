@@ -1,6 +1,6 @@
 """Speed of attention's forward pass on a GPU, beside other implementations, in one run.
 
-    python -m bench.attention_speed [--quick] [--output FILE.json]
+    python -m bench.attention_speed [--quick] [--match REGEX] [--output FILE.json]
 
 Each result is checked against float64 on a sample of rows before it is timed; a wrong one is not
 timed. Times are medians of `triton.testing.do_bench`, which empties the L2 cache before each call.
@@ -13,6 +13,7 @@ import argparse
 import importlib
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -91,10 +92,11 @@ def main() -> None:
     """Check, time, print a table, and write the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only bf16 and fp32 at 8K")
+    parser.add_argument("--match", default="", help="regular expression: implementations timed")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     cases = [c for c in CASES if not arguments.quick or (c.length == 8192 and c.dtype != "fp16")]
-    records = [record for case in cases for record in measure(case)]
+    records = [record for case in cases for record in measure(case, arguments.match)]
     if arguments.output:
         result = {"machine": facts(), "records": records}
         arguments.output.write_text(json.dumps(result, indent=1) + "\n")
@@ -182,8 +184,8 @@ def flash_attention_3() -> Callable[..., Tensor] | None:
     return None
 
 
-def measure(case: Case) -> list[dict[str, Any]]:
-    """Every implementation on one case: checked, then timed."""
+def measure(case: Case, match: str) -> list[dict[str, Any]]:
+    """Every implementation whose name matches, on one case: checked, then timed."""
     from triton.testing import do_bench
 
     q, k, v = inputs(case)
@@ -191,6 +193,8 @@ def measure(case: Case) -> list[dict[str, Any]]:
     records = []
     print(case, flush=True)
     for name, run in implementations(case, q, k, v).items():
+        if not re.search(match, name):
+            continue
         record: dict[str, Any] = asdict(case) | {"case": str(case), "implementation": name}
         try:
             record["relative_error"] = relative_error(run(), exact)

@@ -65,7 +65,7 @@ def rounded_away(x, rounded):
 
 @triton.jit
 def round_pairs(x, DTYPE: tl.constexpr):
-    """Round to 16 bits two numbers at a time, by an instruction that NVIDIA GPUs have from sm_80 on.
+    """Round to 16 bits two numbers at a time, by an instruction of NVIDIA GPUs (sm_80 and later).
 
     Where a rounded number is also read back, Triton 3.6 rounds it alone, in the unit that computes
     exponentials, at a sixteenth of the rate. The same bits either way.
