@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -24,7 +23,7 @@ def prepare(call: Arguments) -> tuple[Arguments, AttentionProblem]:
         What `flashasc.attention` raises for wrong arguments.
     """
     no_forward_mode(call)
-    call = replace(call, q=autocast(call.q), k=autocast(call.k), v=autocast(call.v))
+    call = call._replace(q=autocast(call.q), k=autocast(call.k), v=autocast(call.v))
     return call, validate_attention(call)
 
 

@@ -20,6 +20,7 @@ from ._problem import (
     attention_problem,
     heads_first,
 )
+from ._repeat import Memo, Repeat, alike, recording, repeat_of
 
 # The operators take [B, H, S, D] views whatever the layout, [H, tokens, D] for packed sequences:
 # strides say the rest. Each argument stands once in these schemas and once in `Call`.
@@ -92,10 +93,26 @@ def _empty_outputs(q: Tensor, problem: AttentionProblem) -> tuple[Tensor, Tensor
     return out, lse
 
 
-@torch.library.custom_op("flashasc::attention_fwd", mutates_args=(), schema=_FORWARD)
-def attention_fwd(*args: Any) -> tuple[Tensor, Tensor]:
-    """Attention of validated views: out in the layout's order; lse, or an empty [0]."""
-    call = _lengths_known(Call(*args))
+_POINTERS = (
+    "q_ptr", "k_ptr", "v_ptr", "mask_ptr", "bias_ptr", "alibi_ptr", "sinks_ptr", "cu_q_ptr",
+    "cu_k_ptr", "kv_lens_ptr",
+)  # fmt: skip
+"""What the kernels call a `Call`'s tensors."""
+_UNWRITTEN = {"out_ptr": 0.0, "lse_ptr": -torch.inf}
+"""What tokens that belong to no sequence get."""
+_known: Memo[Repeat] = Memo()
+"""How calls that a kernel served are made again."""
+
+
+def forward(*args: Any) -> tuple[Tensor, Tensor]:
+    """Attention of a `Call`'s views: out in the layout's order; lse, or an empty [0]."""
+    call = Call(*args)
+    key = alike(call[:10], call[10:])
+    given: dict[str, Any] = dict(zip(_POINTERS, call, strict=False))
+    if key is not None and (repeat := _known.get(key)):
+        made = repeat(given)
+        return made["out_ptr"], made["lse_ptr"] if call.with_lse else call.q.new_empty(0)
+    announced, call = call, _lengths_known(call)
     q, k, v = call.q, call.k, call.v
     problem = call.problem()
     plan = plan_attention(problem, call.impl)
@@ -106,9 +123,20 @@ def attention_fwd(*args: Any) -> tuple[Tensor, Tensor]:
         out_view.copy_(result)
         if problem.with_lse:
             lse.copy_(result_lse)
-    else:
+        return out, lse
+    with recording() as launches:
         _launch(q, k, v, out_view, lse if problem.with_lse else None, problem, call.extras, plan)
+    # not where lengths were read from the device, which may be others next time
+    if key is not None and call is announced:
+        results = {"out_ptr": out, "lse_ptr": lse} if problem.with_lse else {"out_ptr": out}
+        fill = {name: _UNWRITTEN[name] for name in results} if problem.packed else {}
+        _known.keep(key, repeat_of(q.device, launches, given, results, fill))
     return out, lse
+
+
+attention_fwd = torch.library.custom_op(
+    "flashasc::attention_fwd", forward, mutates_args=(), schema=_FORWARD
+)
 
 
 def _launch(
@@ -128,10 +156,9 @@ def _launch(
     assert plan.target is not None and plan.route != "reference"
     where = (plan.target, plan.route)
     if problem.packed:
-        # tokens that belong to no sequence
-        out.zero_()
+        out.fill_(_UNWRITTEN["out_ptr"])
         if lse is not None:
-            lse.fill_(-torch.inf)
+            lse.fill_(_UNWRITTEN["lse_ptr"])
     if plan.config is not None:
         launch_attention_fwd(q, k, v, out, lse, problem, extras, plan.config, *where, few=plan.few)
     if plan.split is not None:

@@ -9,12 +9,16 @@ from torch import Tensor
 
 from . import _decode_ops
 from ._arguments import Window
-from ._dispatch import AttentionPlan, Impl, plan_decode
+from ._dispatch import Impl
 from ._problem import Layout, Precision, heads_first
-from ._validate import new_tokens, validate_decode
+from ._repeat import Memo, alike_unobserved
+from ._validate import DecodeFacts, validate_decode
 from .caches import KVCache, PagedKVCache
 
 __all__ = ["decode"]
+
+_right: Memo[DecodeFacts] = Memo()
+"""The facts of calls that were checked before."""
 
 
 @overload
@@ -118,26 +122,44 @@ def decode(
     gives those of one in one piece, on Ascend from pages of 256 keys on (a tile there lies
     in one page, so smaller pages add up in another order).
     """
-    facts = validate_decode(
-        q,
-        kv_cache,
-        layout=layout,
-        causal=causal,
-        scale=scale,
-        window=window,
-        softcap=softcap,
-        alibi_slopes=alibi_slopes,
-        sinks=sinks,
-        precision=precision,
-        out_dtype=out_dtype,
-        return_lse=return_lse,
-        max_kv_len=max_kv_len,
-        impl=impl,
+    lens, table = kv_cache.lens, kv_cache.block_table
+    key = alike_unobserved(
+        (q, kv_cache.k, kv_cache.v, lens, table, alibi_slopes, sinks, k, v),
+        (
+            layout,
+            causal,
+            scale,
+            window,
+            softcap,
+            precision,
+            out_dtype,
+            return_lse,
+            max_kv_len,
+            impl,
+        ),
     )
-    if (k is None) != (v is None):
-        raise ValueError("k and v must be given together, or neither; got one of them")
-    fresh = None if k is None or v is None else new_tokens(kv_cache, k, v, layout)
-    lens = kv_cache.lens
+    facts = None if key is None else _right.get(key)
+    if facts is None:
+        facts = validate_decode(
+            q,
+            kv_cache,
+            k,
+            v,
+            layout=layout,
+            causal=causal,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            alibi_slopes=alibi_slopes,
+            sinks=sinks,
+            precision=precision,
+            out_dtype=out_dtype,
+            return_lse=return_lse,
+            max_kv_len=max_kv_len,
+            impl=impl,
+        )
+        if key is not None:
+            _right.keep(key, facts)
 
     def call(lens: Tensor) -> _decode_ops.DecodeCall:
         return _decode_ops.DecodeCall(
@@ -145,7 +167,7 @@ def decode(
             kv_cache.k,
             kv_cache.v,
             lens,
-            kv_cache.block_table,
+            table,
             alibi_slopes,
             sinks,
             facts.scale,
@@ -161,16 +183,19 @@ def decode(
             impl,
         )
 
-    if fresh is None:
-        out, lse = _decode_ops.decode_op(*call(lens))
+    attend = _decode_ops.decode_op if key is None else _decode_ops.attend
+    append = _decode_ops.append_op if key is None else _decode_ops.append
+    if k is None or v is None:
+        out, lse = attend(*call(lens))
         return (out, lse) if return_lse else out
     # everything that can raise comes before the first write: what no kernel serves, and pages
-    _plan(call(lens))
+    _decode_ops.plan(call(lens))
+    fresh = (heads_first(k, layout), heads_first(v, layout))
     tokens = fresh[0].shape[2]
     taken = kv_cache.promise(tokens)
     try:
-        _decode_ops.append_op(kv_cache.k, kv_cache.v, *fresh, lens, kv_cache.block_table, impl)
-        out, lse = _decode_ops.decode_op(*call(lens + tokens))
+        append(kv_cache.k, kv_cache.v, *fresh, lens, table, impl)
+        out, lse = attend(*call(lens + tokens))
     except BaseException:
         kv_cache.withdraw(taken)
         raise
@@ -178,8 +203,3 @@ def decode(
     lens.add_(tokens)
     kv_cache.keep(tokens)
     return (out, lse) if return_lse else out
-
-
-def _plan(call: _decode_ops.DecodeCall) -> AttentionPlan:
-    """What the operator will run; raises what it would."""
-    return plan_decode(call.problem(), call.impl, call.page)

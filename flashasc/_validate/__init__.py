@@ -3,6 +3,7 @@
 from .arguments import Arguments
 from .attention import validate_attention
 from .decoding import (
+    DecodeFacts,
     cache_tensors,
     check_cache,
     new_tokens,
@@ -16,6 +17,7 @@ from .values import check_values
 
 __all__ = [
     "Arguments",
+    "DecodeFacts",
     "cache_tensors",
     "check_cache",
     "check_values",

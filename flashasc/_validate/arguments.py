@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._problem import Extras
 
 
-@dataclass(frozen=True)
-class Arguments:
+class Arguments(NamedTuple):
     """The arguments of `flashasc.attention`, with its defaults; nothing is known of their types."""
 
     q: Any
@@ -47,3 +45,8 @@ class Arguments:
             self.cu_seqlens_k,
             self.kv_lens,
         )
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        """What is no tensor."""
+        return (*self[3:9], *self[15:17], *self[18:])

@@ -140,6 +140,8 @@ class DecodeFacts:
 def validate_decode(
     q: Any,
     cache: Any,
+    k: Any,
+    v: Any,
     *,
     layout: Any,
     causal: Any,
@@ -154,7 +156,7 @@ def validate_decode(
     max_kv_len: Any,
     impl: Any,
 ) -> DecodeFacts:
-    """Check the arguments of `flashasc.decode` but for the new tokens.
+    """Check the arguments of `flashasc.decode`.
 
     Raises:
         TypeError, ValueError: an argument is wrong.
@@ -207,6 +209,10 @@ def validate_decode(
         raise NotImplementedError(
             "decode has no gradients; call it under torch.no_grad(), or use flashasc.attention"
         )
+    if (k is None) != (v is None):
+        raise ValueError("k and v must be given together, or neither; got one of them")
+    if k is not None:
+        new_tokens(cache, k, v, layout)
     factor = scale_of(scale, D, q.dtype)
     return DecodeFacts(
         scale=factor,

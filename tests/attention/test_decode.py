@@ -152,7 +152,7 @@ def test_a_call_that_fails_leaves_the_cache_alone(monkeypatch: pytest.MonkeyPatc
         raise NotImplementedError("no kernel")
 
     # found out after pages were promised, before the new length counts
-    monkeypatch.setattr(flashasc.decoding._decode_ops, "decode_op", fails)
+    monkeypatch.setattr(flashasc.decoding._decode_ops, "attend", fails)
     with pytest.raises(NotImplementedError, match="no kernel"):
         flashasc.decode(q, cache, k=k, v=k)
     with pytest.raises(NotImplementedError, match="no kernel"):

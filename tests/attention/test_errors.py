@@ -184,7 +184,7 @@ def test_columns_apart_on_an_npu(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotImplementedError, match=r"Ascend910B3.*last stride.*contiguous"):
         _dispatch.plan_attention(on_npu, "triton")
     # columns in one piece are as good as rows
-    arguments = dataclasses.replace(arguments, v=KV.mT.contiguous().mT)
+    arguments = arguments._replace(v=KV.mT.contiguous().mT)
     columns = _validate.validate_attention(arguments)
     on_npu = dataclasses.replace(columns, device=torch.device("cuda"))
     assert _dispatch.plan_attention(on_npu, "triton").route == "device"

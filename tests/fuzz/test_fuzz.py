@@ -24,18 +24,21 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("route", "level", "moulds", "share"),
+    ("route", "level", "moulds", "share", "seed"),
     [
-        ("reference", "", 30, 1.0),
-        ("native", "linalg", 20, 1.0),
-        ("native", "hfusion", 4, 0.2),
-        pytest.param("cuda", "", 100, 5.0, marks=pytest.mark.gpu),
+        pytest.param("reference", "", 30, 1.0, 0, id="reference"),
+        pytest.param("native", "linalg", 20, 1.0, 0, id="linalg"),
+        pytest.param("native", "hfusion", 4, 0.2, 0, id="hfusion"),
+        *(
+            # apart, for processes side by side
+            pytest.param("cuda", "", 10, 0.5, seed, marks=pytest.mark.gpu, id=f"cuda-{seed}")
+            for seed in range(10)
+        ),
     ],
-    ids=["reference", "linalg", "hfusion", "cuda"],
 )
 def test_random_calls(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, route: str, level: str,
-    moulds: int, share: float,
+    moulds: int, share: float, seed: int,
 ) -> None:  # fmt: skip
     """Spread over few specialisations, as each takes a kernel seconds to compile."""
     if route == "cuda" and not torch.cuda.is_available():
@@ -46,7 +49,7 @@ def test_random_calls(
     moulds = max(min(moulds, budget), budget // CALLS_PER_MOULD)
     for number in range(budget):
         place = number % moulds * CALLS_PER_MOULD + number // moulds
-        check_call(route, 0, place)
+        check_call(route, seed, place)
 
 
 def test_same_number_same_call() -> None:
