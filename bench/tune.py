@@ -129,13 +129,13 @@ def candidates(kind: Kind) -> Iterator[TileConfig]:
         for shape, dot_precision in product(SHAPES_32_BIT, PRODUCTS_32_BIT):
             yield with_shape(shipped, shape, dot_precision=dot_precision, segment=1)
         return
-    for ahead, shape in product((True, False), SHAPES[kind.D]):
+    for shape in SHAPES[kind.D]:
         if kind.precision == "standard":
-            yield with_shape(shipped, shape, ahead=ahead)
+            yield with_shape(shipped, shape)
             continue
         for keys in SEGMENT_KEYS if shape in SHAPES[kind.D][:2] else SEGMENT_KEYS[:1]:
             yield with_shape(
-                shipped, shape, ahead=ahead, pairs=True, segment=keys // shape[1],
+                shipped, shape, pairs=True, segment=keys // shape[1],
                 comp_dtype=torch.float32,
             )  # fmt: skip
     if kind.precision != "standard":
@@ -155,7 +155,6 @@ def name_of(row: TileConfig) -> str:
     """What distinguishes a candidate, in short."""
     name = f"{row.block_m}x{row.block_n} {row.num_warps}w {row.num_stages}s"
     name += f" r{row.max_registers}" if row.max_registers else ""
-    name += " ahead" if row.ahead else ""
     name += f" segment {row.segment}" if row.segment > 1 else ""
     name += " pairs" if row.pairs else ""
     return name + (f" {row.dot_precision}" if row.dtype == torch.float32 else "")

@@ -54,10 +54,11 @@ class TileConfig:
     where Dv is no multiple."""
     split_loop: bool = False
     """Two loops over the keys, without and with a mask, instead of one that branches."""
-    ahead: bool = False
-    """Weights of a tile are computed while the values of the one before it are multiplied."""
     pairs: bool = False
     """Weights are rounded two at a time, by an instruction of NVIDIA's; for 16-bit dtypes."""
+    descriptors: bool = False
+    """Whole tiles of keys and values are read by tensor descriptor, where they can be: on NVIDIA's
+    sm_90, without pages. With split_loop."""
     dot_precision: str = "ieee"
     num_warps: int | None = None
     num_stages: int | None = None

@@ -8,7 +8,6 @@ import triton.language as tl
 from blocks.layout import advance, clamped, load_tile, sequence, store_rows, store_tile
 from blocks.masking import key_range
 
-from .attention_ahead import attend_ahead
 from .attention_finish import finish, load_sinks
 from .attention_tile import attend_range
 from .state_memory import store_state
@@ -17,7 +16,7 @@ from .state_memory import store_state
 @triton.jit
 def _attention_fwd_tile(
     task, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr, sinks_ptr,
-    kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, scale, cap,
+    kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc, v_desc, scale, cap,
     stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
     stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
@@ -33,7 +32,7 @@ def _attention_fwd_tile(
     SEGMENT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
-    V_BY_COLUMNS: tl.constexpr, AHEAD: tl.constexpr, PAIRS: tl.constexpr,
+    V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
     """Compute one tile of query rows of one head: task = (batch * Hq + head) * tiles_m + tile.
 
@@ -61,6 +60,9 @@ def _attention_fwd_tile(
     if ALIBI:
         alibi_ptr = advance(advance(alibi_ptr, batch, stride_alibi_b), head, stride_alibi_h)
         slope = tl.load(alibi_ptr).to(tl.float32)
+    # where the sequence's key 0 lies in a descriptor
+    batch_k = batch
+    begin_k = 0
     # between the five rows of a state
     rows_stride = Sq
     if PACKED:
@@ -68,6 +70,7 @@ def _attention_fwd_tile(
         # those with few queries are the split kernel's
         Sq = tl.where(Sq > few, Sq, 0)
         begin_k, Sk = sequence(cu_k_ptr, batch, Sk, max_k)
+        batch_k = 0
         q_ptr = advance(q_ptr, begin_q, stride_qm)
         k_ptr = advance(k_ptr, begin_k, stride_kn)
         v_ptr = advance(v_ptr, begin_k, stride_vn)
@@ -106,29 +109,16 @@ def _attention_fwd_tile(
     start_n = 0
     if BOUND_LEFT:
         start_n = begin // BLOCK_N * BLOCK_N
-    if AHEAD:
-        tl.static_assert(
-            MASK == "none" and BIAS == "none", "the loop that works ahead takes no mask or bias"
-        )
-        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = attend_ahead(
-            q, k_ptr, v_ptr, slope, scale, cap, start_m, start_n,
-            Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
-            stride_kn, stride_kd, stride_vn, stride_vd,
-            D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
-            ALIBI, SOFTCAP, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE,
-            DOT_PRECISION, PAIRS, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
-        )  # fmt: skip
-    else:
-        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = attend_range(
-            q, k_ptr, v_ptr, mask_ptr, bias_ptr, slope, scale, cap, start_m, start_n,
-            Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
-            stride_kn, stride_kd, stride_vn, stride_vd,
-            stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
-            D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
-            MASK, BIAS, ALIBI, SOFTCAP, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE,
-            DOT_PRECISION, SPLIT_LOOP, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
-            None, 0, 0, 0, 0, PAIRS,
-        )  # fmt: skip
+    pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = attend_range(
+        q, k_ptr, v_ptr, mask_ptr, bias_ptr, slope, scale, cap, start_m, start_n,
+        Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
+        stride_kn, stride_kd, stride_vn, stride_vd,
+        stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
+        D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
+        MASK, BIAS, ALIBI, SOFTCAP, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE,
+        DOT_PRECISION, SPLIT_LOOP, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
+        None, 0, 0, 0, 0, PAIRS, k_desc, v_desc, batch_k, head // group, begin_k, DESCRIPTORS,
+    )  # fmt: skip
     WHOLE: tl.constexpr = SPLIT or v_ptr.dtype.element_ty == tl.float32
     if STATE:
         store_state(
@@ -159,7 +149,7 @@ def _attention_fwd_tile(
 )  # fmt: skip
 def attention_fwd_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr, sinks_ptr,
-    kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, scale, cap,
+    kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc, v_desc, scale, cap,
     stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
     stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
@@ -175,7 +165,7 @@ def attention_fwd_kernel(
     SEGMENT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
-    V_BY_COLUMNS: tl.constexpr, AHEAD: tl.constexpr, PAIRS: tl.constexpr,
+    V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
     CORE_LOOP: tl.constexpr,
 ):  # fmt: skip
     """Attention of [B, Hq, Sq, D] queries to [B, Hk, Sk, D] keys and [B, Hk, Sk, Dv] values.
@@ -187,7 +177,8 @@ def attention_fwd_kernel(
         for task in range(tl.program_id(0), tasks, tl.num_programs(0)):
             _attention_fwd_tile(
                 task, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr,
-                sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, scale, cap,
+                sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc, v_desc,
+                scale, cap,
                 stride_qb, stride_qh, stride_qm, stride_qd,
                 stride_kb, stride_kh, stride_kn, stride_kd,
                 stride_vb, stride_vh, stride_vn, stride_vd,
@@ -199,12 +190,12 @@ def attention_fwd_kernel(
                 D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
                 MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
                 METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
-                WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, AHEAD, PAIRS,
+                WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS,
             )  # fmt: skip
     else:
         _attention_fwd_tile(
             tl.program_id(0), q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr,
-            sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, scale, cap,
+            sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc, v_desc, scale, cap,
             stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
             stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
             stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
@@ -214,5 +205,5 @@ def attention_fwd_kernel(
             D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
             MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
             METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
-            WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, AHEAD, PAIRS,
+            WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS,
         )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.layout import load_paged_tile, load_tile
+from blocks.layout import load_described, load_paged_tile, load_tile
 from blocks.softmax import fold_segment, online_init, online_update
 
 from .attention_scores import banded, masked, scores_of
@@ -27,15 +27,24 @@ def attend_tile(
     K_BY_COLUMNS: tl.constexpr, V_BY_COLUMNS: tl.constexpr,
     table_ptr=None, pages=0, stride_kp=0, stride_vp=0, PAGE: tl.constexpr = 0,
     PAIRS: tl.constexpr = False,
+    k_desc=None, v_desc=None, desc_batch=0, desc_head=0, desc_row=0,
+    DESCRIPTORS: tl.constexpr = False,
 ):  # fmt: skip
     """Attend from a tile of queries to the keys [start_n, start_n + BLOCK_N).
 
     BAND says which tiles pay for hiding the keys out of a row's reach: "never" (the caller knows
     that every row reaches every key), "always", or "branch" (this tile only if it has to, decided
     as it runs). PAGE: keys and values lie in pages of that many, see `load_paged_tile`.
+    DESCRIPTORS: whole tiles are read by descriptor, see `attend_range`.
     """
+    # whole tiles alone: a descriptor knows where the memory ends, not what the rows may see
+    DESCRIBED: tl.constexpr = DESCRIPTORS and BAND == "never"
     # keys that no row of the tile sees are not read: whatever lies there cannot spread
-    if PAGE:
+    if DESCRIBED:
+        k = load_described(
+            k_desc, desc_batch, desc_head, desc_row + start_n, BLOCK_N, BLOCK_D
+        )  # [BLOCK_N, BLOCK_D]  # fmt: skip
+    elif PAGE:
         k = load_paged_tile(
             k_ptr, table_ptr, pages, start_n, end, stride_kp, stride_kn, stride_kd, D, BLOCK_N,
             BLOCK_D, PAGE, BAND != "never", WIDE, begin, BOUND_LEFT,
@@ -55,7 +64,11 @@ def attend_tile(
     elif BAND == "branch":
         if (start_n < all_begin) | (start_n + BLOCK_N > all_end):
             scores = banded(scores, start_n, end, offs_m, first, last, BOUND_LEFT, BOUND_RIGHT)
-    if PAGE:
+    if DESCRIBED:
+        v = load_described(
+            v_desc, desc_batch, desc_head, desc_row + start_n, BLOCK_N, BLOCK_DV
+        )  # [BLOCK_N, BLOCK_DV]  # fmt: skip
+    elif PAGE:
         v = load_paged_tile(
             v_ptr, table_ptr, pages, start_n, end, stride_vp, stride_vn, stride_vd, Dv, BLOCK_N,
             BLOCK_DV, PAGE, BAND != "never", WIDE, begin, BOUND_LEFT,
@@ -99,6 +112,8 @@ def attend_range(
     WIDE: tl.constexpr, K_BY_COLUMNS: tl.constexpr, V_BY_COLUMNS: tl.constexpr,
     table_ptr=None, pages=0, stride_kp=0, stride_vp=0, PAGE: tl.constexpr = 0,
     PAIRS: tl.constexpr = False,
+    k_desc=None, v_desc=None, desc_batch=0, desc_head=0, desc_row=0,
+    DESCRIPTORS: tl.constexpr = False,
 ):  # fmt: skip
     """The state of a tile of queries after the keys from start_n, a tile at a time, to end.
 
@@ -106,6 +121,9 @@ def attend_range(
         start_n: int32, a multiple of BLOCK_N.
         begin, all_begin, all_end, end: see `blocks.masking.key_range`.
         PAIRS: see `blocks.softmax.weigh`.
+        DESCRIPTORS: with SPLIT_LOOP, whole tiles are read by k_desc and v_desc, which describe
+            [batches, heads, rows, columns] in tiles of [1, 1, BLOCK_N, BLOCK_D or BLOCK_DV].
+        desc_batch, desc_head, desc_row: int32. Where key 0 lies in them.
 
     Returns:
         The seven tiles of the state, see `blocks.softmax`.
@@ -144,6 +162,7 @@ def attend_range(
                         METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, DOT_PRECISION, WIDE,
                         K_BY_COLUMNS, V_BY_COLUMNS,
                         table_ptr, pages, stride_kp, stride_vp, PAGE, PAIRS,
+                        k_desc, v_desc, desc_batch, desc_head, desc_row, DESCRIPTORS,
                     )
                 )  # fmt: skip
         start_n = tl.maximum(end_n, start_n)

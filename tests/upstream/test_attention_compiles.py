@@ -32,6 +32,7 @@ def compile_row(
     wide: bool = False,
     mask: Spread = "none",
     bias: Spread = "none",
+    described: bool = False,
     **facts: Any,
 ) -> Compiled:
     problem = AttentionProblem(
@@ -40,9 +41,11 @@ def compile_row(
         precision=row.precision, with_lse=True, has_mask=mask != "none", has_bias=bias != "none",
         **{"layout": "BNSD", **facts},
     )  # fmt: skip
-    signature = kernel_signature(problem)
-    constants = kernel_constants(problem, row, mask=mask, bias=bias, wide=wide)
-    constants |= absent_arguments(problem)
+    signature = kernel_signature(problem, described=row if described else None)
+    constants = kernel_constants(
+        problem, row, mask=mask, bias=bias, wide=wide, descriptors=described
+    )
+    constants |= absent_arguments(problem, described=described)
     # what a launch specialises for contiguous tensors: unit strides, and everything aligned
     constants |= dict.fromkeys(("stride_qd", "stride_kd", "stride_vd", "stride_od"), 1)
     constants |= {"stride_mask_n": 1} if mask != "none" else {}
@@ -60,10 +63,12 @@ def compile_row(
 
 
 def name_of(row: TileConfig) -> str:
-    return f"{str(row.dtype).removeprefix('torch.')}-{row.precision}-{row.max_head}"
+    name = f"{str(row.dtype).removeprefix('torch.')}-{row.precision}-{row.max_head}"
+    return f"{name}-{row.targets[0]}" if len(row.targets) == 1 else name
 
 
-PLAIN = [row for row in nvidia.TILES if "mask" not in row.options]
+HOPPER = [row for row in nvidia.TILES if row.targets == ("sm_90",)]
+PLAIN = [row for row in nvidia.TILES if "mask" not in row.options and row not in HOPPER]
 WITH_MASK = [row for row in nvidia.TILES if "mask" in row.options]
 
 
@@ -75,6 +80,24 @@ def test_row_compiles_and_fits(row: TileConfig, capability: int) -> None:
     assert built.cubin
     # one tile for every member of a generation: the smallest shared memory among the row's targets
     assert built.shared_bytes <= min(SHARED_BYTES[int(arch[3:])] for arch in row.targets)
+
+
+# the wide heads take a minute each
+QUICK = [row for row in HOPPER if row.dtype == torch.bfloat16 and row.max_head == 128]
+
+
+@pytest.mark.parametrize("row", QUICK, ids=name_of)
+def test_row_of_hopper_compiles_and_stays_in_registers(row: TileConfig) -> None:
+    built = compile_row(row, 90, row.max_head, causal=True)
+    assert "wgmma.mma_async" in built.ptx
+    assert built.shared_bytes <= SHARED_BYTES[90]
+    assert built.stack_bytes <= 64
+
+
+def test_row_of_hopper_has_room_for_every_option_that_it_takes() -> None:
+    facts = {"layout": "TND", "tokens_q": 500, "tokens_k": 700, **BAND}
+    built = compile_row(HOPPER[0], 90, 63, causal=True, **facts)
+    assert built.shared_bytes <= SHARED_BYTES[90]
 
 
 @pytest.mark.parametrize("row", PLAIN[:3], ids=name_of)
