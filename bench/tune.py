@@ -61,20 +61,15 @@ KINDS = (
 # block_m, block_n, num_warps, num_stages, max_registers
 Shape = tuple[int, int, int, int, int | None]
 SHAPES: dict[int, tuple[Shape, ...]] = {
-    64: ((128, 128, 8, 2, None), (128, 128, 8, 3, None), (128, 64, 8, 3, None),
-         (128, 64, 4, 3, None), (64, 128, 4, 2, None), (128, 64, 8, 3, 128)),
-    128: ((128, 128, 8, 2, None), (128, 64, 8, 2, None), (128, 64, 8, 3, None),
-          (128, 64, 8, 4, None), (128, 32, 8, 4, None), (64, 128, 4, 2, None),
-          (64, 64, 4, 2, None), (128, 64, 8, 2, 128)),
-    256: ((128, 64, 8, 2, None), (128, 32, 8, 3, None), (128, 32, 8, 2, None),
-          (64, 64, 4, 2, None), (64, 64, 8, 2, None), (64, 32, 4, 3, None)),
+    64: ((128, 64, 8, 3, 128), (128, 64, 4, 3, 168), (64, 128, 4, 2, 168), (128, 128, 8, 3, None),
+         (128, 64, 4, 3, None), (64, 128, 4, 2, None)),
+    128: ((128, 64, 4, 2, None), (128, 64, 8, 2, 128), (128, 128, 8, 2, None),
+          (64, 64, 4, 2, None), (128, 64, 8, 3, None), (128, 128, 8, 3, None)),
+    256: ((128, 64, 8, 2, None), (128, 32, 8, 3, None), (64, 64, 8, 2, None)),
 }  # fmt: skip
-SHAPES_32_BIT: tuple[Shape, ...] = (
-    (64, 64, 8, 2, None), (64, 64, 4, 2, None), (128, 64, 8, 2, None), (128, 32, 8, 2, None),
-    (64, 32, 4, 2, None),
-)  # fmt: skip
-SEGMENT_KEYS = (1024, 512)
-"""The first for every shape, the others for the first two."""
+SHAPES_32_BIT: tuple[Shape, ...] = ((64, 64, 4, 2, None), (128, 64, 8, 2, None))
+SEGMENT_KEYS = 1024
+SEEDS = 3
 PRODUCTS_32_BIT = ("bf16x6", "tf32x3")
 
 
@@ -131,15 +126,12 @@ def candidates(kind: Kind) -> Iterator[TileConfig]:
         return
     for shape in SHAPES[kind.D]:
         if kind.precision == "standard":
-            yield with_shape(shipped, shape)
-            continue
-        for keys in SEGMENT_KEYS if shape in SHAPES[kind.D][:2] else SEGMENT_KEYS[:1]:
+            yield with_shape(shipped, shape, descriptors=True)
+        else:
             yield with_shape(
-                shipped, shape, pairs=True, segment=keys // shape[1],
+                shipped, shape, descriptors=True, pairs=True, segment=SEGMENT_KEYS // shape[1],
                 comp_dtype=torch.float32,
             )  # fmt: skip
-    if kind.precision != "standard":
-        yield replace(shipped, pairs=True)
 
 
 def with_shape(row: TileConfig, shape: Shape, **changes: Any) -> TileConfig:
@@ -155,6 +147,7 @@ def name_of(row: TileConfig) -> str:
     """What distinguishes a candidate, in short."""
     name = f"{row.block_m}x{row.block_n} {row.num_warps}w {row.num_stages}s"
     name += f" r{row.max_registers}" if row.max_registers else ""
+    name += " descriptors" if row.descriptors else ""
     name += f" segment {row.segment}" if row.segment > 1 else ""
     name += " pairs" if row.pairs else ""
     return name + (f" {row.dot_precision}" if row.dtype == torch.float32 else "")

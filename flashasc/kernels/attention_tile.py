@@ -83,16 +83,21 @@ def attend_tile(
             scores, v, mask_ptr, stride_mask_m, stride_mask_n, start_m, start_n, Sq, end,
             MASK, WIDE,
         )  # fmt: skip
+    # segments are counted from key 0, so that the bits do not depend on where the visible keys begin
+    WHOLE: tl.constexpr = SPLIT or v.dtype == tl.float32
+    if METHOD == "segment" and BAND != "branch":
+        # the one before, now: between a product and the next of the same accumulator Hopper's
+        # compiler would wait for every single instruction of them
+        if start_n // BLOCK_N % SEGMENT == 0:
+            acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
+            acc_pivot = pivot
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_update(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
         scores, v, METHOD, SPLIT, WITH_LSE, NATURAL, DOT_PRECISION, PAIRS,
     )  # fmt: skip
-    if METHOD == "segment":
-        # counted from key 0, so that the bits do not depend on where the visible keys begin
+    if METHOD == "segment" and BAND == "branch":
         if start_n // BLOCK_N % SEGMENT == SEGMENT - 1:
-            acc, acc_comp = fold_segment(
-                acc, acc_comp, acc_pivot, pivot, SPLIT or v.dtype == tl.float32, NATURAL
-            )
+            acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
             acc_pivot = pivot
     return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, acc_pivot
 
