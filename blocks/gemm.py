@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from .compensated import fold, kahan_add
+from .constants import IEEE
 from .layout import load_block
 from .splits import split_dot_add
 
@@ -159,7 +160,7 @@ def gemm_tile(
     METHOD: tl.constexpr,
     SEGMENT: tl.constexpr = 1,
     BRANCH: tl.constexpr = False,
-    PRODUCT: tl.constexpr = "ieee",
+    PRODUCT: tl.constexpr = IEEE,
     CHECK_M: tl.constexpr = True,
     CHECK_N: tl.constexpr = True,
     CHECK_K: tl.constexpr = True,

@@ -98,12 +98,38 @@ def plan(call: DecodeCall) -> AttentionPlan:
     return plan_decode(call.problem(), call.impl, call.page)
 
 
+def pointers(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kv_lens: Tensor,
+    block_table: Tensor | None,
+    alibi_slopes: Tensor | None,
+    sinks: Tensor | None,
+) -> dict[str, Tensor | None]:
+    """A call's tensors, by the kernels' names."""
+    return {
+        "q_ptr": q,
+        "k_ptr": k,
+        "v_ptr": v,
+        "kv_lens_ptr": kv_lens,
+        "table_ptr": block_table,
+        "alibi_ptr": alibi_slopes,
+        "sinks_ptr": sinks,
+    }
+
+
+def known(call: DecodeCall) -> Repeat | None:
+    """How a call is made again that is like one before, if a kernel served that."""
+    key = alike(call[:7], call[7:])
+    return None if key is None else _known.get(key)
+
+
 def attend(*args: Any) -> tuple[Tensor, Tensor]:
     """Attention to a cache, of a `DecodeCall`: out in the layout's order; lse, or an empty [0]."""
     call = DecodeCall(*args)
     key = alike(call[:7], call[7:])
-    names = ("q_ptr", "k_ptr", "v_ptr", "kv_lens_ptr", "table_ptr", "alibi_ptr", "sinks_ptr")
-    given: dict[str, Any] = dict(zip(names, call, strict=False))
+    given = pointers(*call[:7])
     if key is not None and (repeat := _known.get(key)):
         made = repeat(given)
         return made["out_ptr"], made["lse_ptr"] if call.with_lse else call.q.new_empty(0)

@@ -93,22 +93,50 @@ def _empty_outputs(q: Tensor, problem: AttentionProblem) -> tuple[Tensor, Tensor
     return out, lse
 
 
-_POINTERS = (
-    "q_ptr", "k_ptr", "v_ptr", "mask_ptr", "bias_ptr", "alibi_ptr", "sinks_ptr", "cu_q_ptr",
-    "cu_k_ptr", "kv_lens_ptr",
-)  # fmt: skip
-"""What the kernels call a `Call`'s tensors."""
 _UNWRITTEN = {"out_ptr": 0.0, "lse_ptr": -torch.inf}
 """What tokens that belong to no sequence get."""
 _known: Memo[Repeat] = Memo()
 """How calls that a kernel served are made again."""
 
 
+def pointers(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    alibi_slopes: Tensor | None,
+    sinks: Tensor | None,
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    kv_lens: Tensor | None,
+) -> dict[str, Tensor | None]:
+    """A call's tensors, by the kernels' names."""
+    return {
+        "q_ptr": q,
+        "k_ptr": k,
+        "v_ptr": v,
+        "mask_ptr": mask,
+        "bias_ptr": bias,
+        "alibi_ptr": alibi_slopes,
+        "sinks_ptr": sinks,
+        "cu_q_ptr": cu_seqlens_q,
+        "cu_k_ptr": cu_seqlens_k,
+        "kv_lens_ptr": kv_lens,
+    }
+
+
+def known(call: Call) -> Repeat | None:
+    """How a call is made again that is like one before, if a kernel served that."""
+    key = alike(call[:10], call[10:])
+    return None if key is None else _known.get(key)
+
+
 def forward(*args: Any) -> tuple[Tensor, Tensor]:
     """Attention of a `Call`'s views: out in the layout's order; lse, or an empty [0]."""
     call = Call(*args)
     key = alike(call[:10], call[10:])
-    given: dict[str, Any] = dict(zip(_POINTERS, call, strict=False))
+    given = pointers(*call[:10])
     if key is not None and (repeat := _known.get(key)):
         made = repeat(given)
         return made["out_ptr"], made["lse_ptr"] if call.with_lse else call.q.new_empty(0)

@@ -52,9 +52,11 @@ def alike(tensors: Sequence[Tensor | None], options: tuple[Any, ...]) -> Hashabl
                 return None
             # kernels are compiled for pointers that are multiples of 16, and again for others
             facts.append((tensor.shape, strides, tensor.dtype, tensor.device, pointer % 16 == 0))
-    # True == 1 == 1.0, but not for the checks of arguments
-    kinds = [tuple(map(type, x)) if type(x) is tuple else type(x) for x in options]
-    return (*facts, options, *kinds)
+    # True == 1 == 1.0, but not for the checks of arguments; in a tuple, a window, neither
+    kinds = tuple(map(type, options))
+    if tuple in kinds:
+        kinds += tuple(type(x) for option in options if type(option) is tuple for x in option)
+    return (*facts, options, kinds)
 
 
 def alike_unobserved(tensors: Sequence[Tensor | None], options: tuple[Any, ...]) -> Hashable | None:
@@ -72,12 +74,13 @@ def _unobserved(tensors: Sequence[Tensor | None]) -> bool:
     """
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
         return False
+    if torch._C._len_torch_function_stack() and _function_modes():
+        return False
     return not (
         torch._C._len_torch_dispatch_stack()
-        or _function_modes()
         or torch._C._is_any_autocast_enabled()
-        or torch._C._functorch.peek_interpreter_stack() is not None
         or forward_ad._current_level >= 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._get_tracing_state() is not None
         or torch.autograd.profiler._is_profiler_enabled
     )

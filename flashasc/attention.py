@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -11,12 +11,12 @@ from . import _ops
 from ._arguments import Arguments, Window, prepare
 from ._dispatch import Impl
 from ._problem import Layout, Precision, heads_first
-from ._repeat import Memo, alike_unobserved
+from ._repeat import Memo, Repeat, alike_unobserved
 
 __all__ = ["attention"]
 
-_right: Memo[tuple[Any, ...]] = Memo()
-"""The facts of calls that were checked before, as `attention_fwd` takes them."""
+_repeats: Memo[Repeat] = Memo()
+"""How calls are made again that were found right before."""
 
 
 @overload
@@ -191,30 +191,33 @@ def attention(
         impl,
     )
     key = alike_unobserved((q, k, v, *call.extras[:-1]), call.options)
-    facts = None if key is None else _right.get(key)
-    if facts is None:
-        call, problem = prepare(call)
-        facts = (
-            problem.scale,
-            problem.softcap,
-            problem.causal,
-            problem.bottom_right,
-            problem.window_left,
-            problem.window_right,
-            problem.layout,
-            problem.precision,
-            problem.out_dtype,
-            problem.with_lse,
-            None if max_seqlen_q is None else problem.Sq,
-            None if max_seqlen_k is None else problem.Sk,
-            impl,
-        )
-        if key is not None:
-            _right.keep(key, facts)
-    out, lse = (_ops.attention_fwd if key is None else _ops.forward)(
-        *(heads_first(x, layout) for x in (call.q, call.k, call.v)),
+    if key is not None and (repeat := _repeats.get(key)):
+        made = repeat(_ops.pointers(q, k, v, *call.extras[:-1]))
+        return (made["out_ptr"], made["lse_ptr"]) if return_lse else made["out_ptr"]
+    call, problem = prepare(call)
+    args = _ops.Call(
+        heads_first(call.q, layout),
+        heads_first(call.k, layout),
+        heads_first(call.v, layout),
         # without the diagonals, which parts of sequences bring
         *call.extras[:-1],
-        *facts,
+        problem.scale,
+        problem.softcap,
+        problem.causal,
+        problem.bottom_right,
+        problem.window_left,
+        problem.window_right,
+        problem.layout,
+        problem.precision,
+        problem.out_dtype,
+        problem.with_lse,
+        None if max_seqlen_q is None else problem.Sq,
+        None if max_seqlen_k is None else problem.Sk,
+        impl,
     )
+    if key is None:
+        out, lse = _ops.attention_fwd(*args)
+    else:
+        out, lse = _ops.forward(*args)
+        _repeats.keep(key, _ops.known(args))
     return (out, lse) if return_lse else out

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 from flashasc.testing import error_budget
 from tests.conftest import ROOT
+from tests.distributed.ranks import on_ranks, returned
 
 pytest.importorskip("transformers")
 
@@ -120,3 +122,26 @@ def test_paged_decode(run_python: Any) -> None:
         "import sys; sys.path[:0] = ['examples']; import paged_decode as p; p.main()"
     )
     assert "12 steps, lengths [106, 21, 45]" in found.stdout
+
+
+@needs_smollm2
+@torch.inference_mode()
+def test_long_prompt(tmp_path: Path) -> None:
+    """A language model on two ranks: the loss and the logits of one process, in float32."""
+    model, tokenizer = example("_smollm2").load()
+    text = tokenizer(example("long_prompt").TEXT, return_tensors="pt").input_ids[:, :75]
+    # each rank would take a while to read it from its package
+    torch.save(model, tmp_path / "model.pt")
+    found = returned(on_ranks(2, read_together, tmp_path / "model.pt", text))
+    model.set_attn_implementation("eager")
+    alone = model(text, labels=text, use_cache=False)
+    for loss, logits in ([torch.from_numpy(x) for x in one] for one in found):
+        assert abs(loss - alone.loss) <= 1e-5 * alone.loss
+        assert (logits - alone.logits).abs().max() <= 1e-5 * alone.logits.abs().max()
+
+
+def read_together(file: Path, text: Any) -> Any:
+    """What `read` of the example returns on this rank."""
+    long_prompt = example("long_prompt")
+    model = torch.load(file, weights_only=False, mmap=True)
+    return tuple(x.numpy() for x in long_prompt.read(model, text))

@@ -63,7 +63,11 @@ def _row(
 _SPLIT_16_BIT = {64: (64, 4, 4), 128: (64, 4, 3), 256: (32, 4, 3)}
 _SPLIT_32_BIT = {64: (64, 4, 3), 128: (32, 4, 3), 256: (16, 4, 3)}
 
-_SPLIT_SOURCE = "compiles with Triton 3.6.0 for sm_90; not measured"
+_SPLIT_SOURCE = (
+    "compiles with Triton 3.6.0 for sm_90; bfloat16, D=128, on an H200: of 36 candidates within 4 "
+    "% of the best for 8 and 32 sequences of 32K keys, 13 % for one of 128K "
+    "(python -m bench.decode --tune)"
+)
 
 
 def _split_row(dtype: torch.dtype, precision: Precision, max_head: int) -> TileConfig:

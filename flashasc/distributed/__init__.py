@@ -11,9 +11,11 @@ how to verify a machine: `torchrun --nproc_per_node=N -m flashasc verify`.
 
 from ._agreement import PeerError
 from ._transport import CommunicationError, Transfers, count_transfers
-from .attention import hybrid_attention, ring_attention, ulysses_attention
+from .hybrid import hybrid_attention
 from .parallel import ContextParallel
-from .sharding import shard_positions, shard_sequence, unshard_sequence
+from .ring import ring_attention
+from .sharding import own_positions, shard_positions, shard_sequence, unshard_sequence
+from .ulysses import ulysses_attention
 
 __all__ = [
     "CommunicationError",
@@ -22,6 +24,7 @@ __all__ = [
     "Transfers",
     "count_transfers",
     "hybrid_attention",
+    "own_positions",
     "ring_attention",
     "shard_positions",
     "shard_sequence",

@@ -5,17 +5,20 @@ A rank whose own arguments are wrong takes part too, and says so: nobody waits f
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from ._transport import Transport, metadata_device
+from ._transport import Transport
 
 # a character of text takes at most six
 _LONGEST_TEXT = 600
 _BYTES = 4096
+# instead of a number of queries, from a rank that cannot take part
+_UNABLE = -1
 
 Facts = dict[str, Any]
 """Of one rank; what JSON can hold."""
@@ -40,6 +43,9 @@ def agree(
 
     Returns:
         (facts of each rank, None), or ([], what to raise): on every rank one or the other.
+
+    What moves is a digest and the sizes in which ranks may differ. Where digests differ, or a rank
+    cannot take part, all of them know, and exchange the facts themselves to say what it is.
     """
     error: Exception | None = None
     facts: Facts = {}
@@ -50,7 +56,12 @@ def agree(
         facts = {"error": f"{type(raised).__name__}: {raised}"[:_LONGEST_TEXT]}
     if transport.world == 1:
         return ([], error) if error else ([facts], None)
-    gathered = _exchange(transport, {"operator": operator, **facts})
+    told = {"operator": operator, **facts}
+    own = [_UNABLE] * len(OWN) if error else [told[name] for name in OWN]
+    found = _all_numbers(transport, [_digest(told), *own], operator)
+    if all(theirs[0] == found[0][0] and theirs[1] != _UNABLE for theirs in found):
+        return [{**facts, **dict(zip(OWN, theirs[1:], strict=True))} for theirs in found], None
+    gathered = _all_facts(transport, told)
     names = [transport.name(rank) for rank in range(transport.world)]
     for rank, theirs in zip(names, gathered, strict=True):
         if "error" in theirs:
@@ -59,6 +70,7 @@ def agree(
             )
     if problem := disagreement(gathered, names):
         return [], ValueError(f"{operator}: {problem}")
+    # numbers that are equal and written differently, 1 and 1.0
     return gathered, None
 
 
@@ -77,11 +89,23 @@ def disagreement(gathered: Sequence[Mapping[str, Any]], names: Sequence[int]) ->
     return None
 
 
-def _exchange(transport: Transport, facts: Facts) -> list[Facts]:
+def _digest(facts: Facts) -> int:
+    """64 bits of the facts that must be the same on all ranks."""
+    shared = [(name, value) for name, value in facts.items() if name not in OWN]
+    found = hashlib.blake2b(json.dumps(shared).encode(), digest_size=8).digest()
+    return int.from_bytes(found, "little", signed=True)
+
+
+def _all_numbers(transport: Transport, numbers: Sequence[int], operator: str) -> list[list[int]]:
+    mine = torch.tensor(numbers, dtype=torch.int64)
+    found: list[list[int]] = transport.all_gather_on_host(mine, f"facts of {operator}").tolist()
+    return found
+
+
+def _all_facts(transport: Transport, facts: Facts) -> list[Facts]:
     text = json.dumps(facts).encode()
     assert len(text) <= _BYTES, f"{len(text)} bytes of facts"
     # JSON may end with any number of blanks
-    payload = torch.frombuffer(bytearray(text.ljust(_BYTES)), dtype=torch.uint8)
-    device = metadata_device(transport.group)
-    found = transport.all_gather(payload.to(device), f"facts of {facts['operator']}").cpu()
+    mine = torch.frombuffer(bytearray(text.ljust(_BYTES)), dtype=torch.uint8)
+    found = transport.all_gather_on_host(mine, f"facts of {facts['operator']}, in full")
     return [json.loads(bytes(row.tolist()).decode()) for row in found]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain, islice
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from .._problem import AttentionProblem, Extras
 from .._states import AttentionState, attention_state, finalize_state, merge_states
 from ._call import Geometry
 from ._placement import Piece
+from ._queues import on_device
 
 
 @dataclass(frozen=True)
@@ -59,21 +60,37 @@ class BlockAttention:
         self.geometry = geometry
         self.rank = rank
         self.states: list[AttentionState | None] = [None] * len(geometry.q[rank])
+        self._begun: dict[int, Iterator[tuple[int, Pair]]] = {}
 
     def add(self, q: Tensor, k: Tensor, v: Tensor, source: int) -> None:
-        """Attend to the keys of a rank.
+        """Attend to the keys of a rank: all of them, or those that `begin` left.
 
         Args:
             q: [B, Hq, S, D] or [Hq, tokens, D], this rank's queries.
             k, v: the same of `source`'s keys and values.
         """
+        calls = self._begun.pop(source, None) or self._calls(source, q.device)
+        for number, pair in calls:
+            self._attend(q, k, v, number, pair)
+
+    def begin(self, source: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """Make the first call of those that a rank's keys take, unless it is the only one."""
+        calls = self._calls(source, q.device)
+        some = list(islice(calls, 2))
+        if len(some) == 2:
+            self._attend(q, k, v, *some.pop(0))
+        self._begun[source] = chain(some, calls)
+
+    def _calls(self, source: int, device: torch.device) -> Iterator[tuple[int, Pair]]:
+        """(number of a piece of queries, call) of all that these see of a rank's keys."""
         for number in range(len(self.states)):
-            for pair in self.pairs(number, source, q.device):
-                found = attention_state(
-                    *pair.cut(q, k, v), pair.problem, pair.extras, impl=self.impl
-                )
-                before = self.states[number]
-                self.states[number] = found if before is None else self.merge(before, found)
+            for pair in self.pairs(number, source, device):
+                yield number, pair
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, number: int, pair: Pair) -> None:
+        found = attention_state(*pair.cut(q, k, v), pair.problem, pair.extras, impl=self.impl)
+        before = self.states[number]
+        self.states[number] = found if before is None else self.merge(before, found)
 
     def merge(self, a: AttentionState, b: AttentionState) -> AttentionState:
         """Join what two blocks gave."""
@@ -173,7 +190,7 @@ class BlockAttention:
         return problem, Extras(
             cu_seqlens_q=_edges(queries.lengths, device),
             cu_seqlens_k=_edges(keys.lengths, device),
-            diagonals=torch.tensor(diagonals, dtype=torch.int64, device=device),
+            diagonals=on_device(torch.tensor(diagonals, dtype=torch.int64), device),
         )
 
     def gradients(
@@ -224,4 +241,4 @@ def _slices(shard: Sequence[Piece]) -> Iterator[slice]:
 
 
 def _edges(lengths: Sequence[int], device: torch.device) -> Tensor:
-    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+    return on_device(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32), device)

@@ -6,7 +6,9 @@ Source: Liu, Zaharia, Abbeel, arXiv:2310.01889 (2023).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from .._problem import AttentionProblem, Extras
 from ._blocks import BlockAttention
 from ._call import Geometry
 from ._placement import tokens_of
+from ._queues import beside, is_queued, mark
 from ._transport import Transport, as_bytes
 
 Blocks = Callable[[AttentionProblem, Extras, Impl, Geometry, int], BlockAttention]
@@ -69,8 +72,8 @@ class Ring:
     ) -> tuple[Tensor, Tensor]:
         """As `attend`, without a record for autograd."""
         math = self.math(sinks)
-        steps = self.steps(math)
-        for source, (k_block, v_block) in self.rotate((k, v), steps):
+        begin = partial(math.begin, self.transport.rank, q)
+        for source, (k_block, v_block) in self.rotate((k, v), self.steps(math), begin):
             math.add(q, k_block, v_block, source)
         return math.finish(q, k, v)
 
@@ -92,12 +95,17 @@ class Ring:
                     needed = step + 1
         return needed
 
-    def rotate(self, own: Sequence[Tensor], steps: int) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
+    def rotate(
+        self, own: Sequence[Tensor], steps: int, begin: Callable[..., None] | None = None
+    ) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
         """Send blocks of keys round the ring.
 
         Args:
             own: [..., S, C] this rank's tensors, of one dtype.
             steps: how many blocks to see, this rank's own among them.
+            begin: given this rank's block, makes a device compute something with it, before the
+                host, which is slower than the first transfer, prepares that. Not called where
+                computing takes the host.
 
         Yields:
             (source, tensors): whose block it is, and the block: contiguous, good until the next
@@ -115,17 +123,24 @@ class Ring:
         current, coming = (own[0].new_empty(max(sizes)) for _ in range(2))
         for target, x in zip(_views(current, shapes[rank]), own, strict=True):
             target.copy_(x)
+        device = current.device
+        filled = None
+        if begin is not None and is_queued(device):
+            filled = mark(device)
+            begin(*_views(current, shapes[rank]))
         for step in range(steps):
             source = (rank - step) % world
             pending = None
             if step < steps - 1:
                 after = sizes[(source - 1) % world]
-                pending = transport.exchange(
-                    as_bytes(current[: sizes[source]]),
-                    as_bytes(coming[:after]),
-                    step,
-                    f"ring exchange of {_name(dtype)} keys and values",
-                )
+                # what has begun needs none of what comes: the first transfer does not wait for it
+                with nullcontext() if step or filled is None else beside(device, filled):
+                    pending = transport.exchange(
+                        as_bytes(current[: sizes[source]]),
+                        as_bytes(coming[:after]),
+                        step,
+                        f"ring exchange of {_name(dtype)} keys and values",
+                    )
             yield source, _views(current, shapes[source])
             if pending is not None:
                 pending.wait()

@@ -6,9 +6,9 @@ and arithmetic that have faults.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,7 @@ from ._agreement import OWN, Facts, agree
 from ._blocks import BlockAttention
 from ._call import Geometry, LocalCall
 from ._placement import Placement, Shard, stream_index
+from ._queues import on_device
 from ._ring import Blocks, Ring
 from ._transport import Transport, require_backend
 from ._ulysses import HeadExchange
@@ -55,21 +56,17 @@ def run_ulysses(
     counts = _counts(facts, "Sq"), _counts(facts, "Sk")
     geometry = Geometry.of(call, *counts)
     heads = exchange(transport, *counts, call.problem.Hq, call.problem.Hk)
-    order_q, order_k = (
-        _order(shards, lengths, placement, call.q.device)
-        for shards, lengths in (
-            (geometry.q, call.lengths_q or (sum(counts[0]),)),
-            (geometry.k, call.lengths_k or (sum(counts[1]),)),
-        )
-    )
     q, k, v = _all_tokens(call, heads)
-    if order_q is not None and order_k is not None:
-        q = q.index_select(2, order_q.argsort())
-        k, v = (x.index_select(2, order_k.argsort()) for x in (k, v))
+    if placement == "contiguous":
+        out, lse = _attend_locally(call, heads, q, k, v)
+        return _sent_back(call, heads, out, lse)
+    order_q = _order(geometry.q, call.lengths_q or (sum(counts[0]),), q.device)
+    order_k = _order(geometry.k, call.lengths_k or (sum(counts[1]),), q.device)
+    q = q.index_select(2, order_q.argsort())
+    k, v = (x.index_select(2, order_k.argsort()) for x in (k, v))
     out, lse = _attend_locally(call, heads, q, k, v)
-    if order_q is not None:
-        out = out.index_select(2, order_q)
-        lse = None if lse is None else lse.index_select(2, order_q)
+    out = out.index_select(2, order_q)
+    lse = None if lse is None else lse.index_select(2, order_q)
     return _sent_back(call, heads, out, lse)
 
 
@@ -140,6 +137,30 @@ def _agreed(
         checked.append(call)
         return call.facts()
 
+    found = exchanged(operator, describe, transports)
+    return checked[0], found
+
+
+def refuse(operator: str, error: Exception, transports: Sequence[Transport]) -> NoReturn:
+    """Raise an error on this rank, and on all others, which make the call, a PeerError.
+
+    Args:
+        operator: what the others call.
+        error: what this rank cannot do.
+        transports: as for `_agreed`.
+    """
+
+    def describe() -> Facts:
+        raise error
+
+    exchanged(operator, describe, transports)
+    raise error
+
+
+def exchanged(
+    operator: str, describe: Callable[[], Facts], transports: Sequence[Transport]
+) -> list[list[Facts]]:
+    """The facts of the members of each group, see `_agreed`."""
     found: list[list[Facts]] = []
     error: Exception | None = None
 
@@ -153,7 +174,7 @@ def _agreed(
         found.append(facts)
     if error is not None:
         raise error
-    return checked[0], found
+    return found
 
 
 def _together(name: str, facts: Sequence[Facts]) -> Any:
@@ -165,13 +186,9 @@ def _counts(facts: Sequence[Facts], name: str) -> tuple[int, ...]:
     return tuple(theirs[name] for theirs in facts)
 
 
-def _order(
-    shards: Sequence[Shard], lengths: Sequence[int], placement: Placement, device: torch.device
-) -> Tensor | None:
-    """[tokens]: place in the sequence of each token in the order of ranks; None: the same."""
-    if placement == "contiguous":
-        return None
-    return torch.cat([stream_index(shard, lengths) for shard in shards]).to(device)
+def _order(shards: Sequence[Shard], lengths: Sequence[int], device: torch.device) -> Tensor:
+    """[tokens]: place in the sequence of each token in the order of ranks."""
+    return on_device(torch.cat([stream_index(shard, lengths) for shard in shards]), device)
 
 
 def _all_tokens(call: LocalCall, heads: HeadExchange) -> tuple[Tensor, Tensor, Tensor]:
@@ -179,7 +196,7 @@ def _all_tokens(call: LocalCall, heads: HeadExchange) -> tuple[Tensor, Tensor, T
     q, k, v = call.q, call.k, call.v
     if call.problem.packed:
         q, k, v = q[None], k[None], v[None]
-    return heads.queries(q), heads.keys(k), heads.keys(v, "values")
+    return heads.all_tokens(q, k, v)
 
 
 def _own_sinks(call: LocalCall, heads: HeadExchange) -> Tensor | None:
@@ -221,8 +238,7 @@ def _attend_locally(
 
 def _sent_back(call: LocalCall, heads: HeadExchange, out: Tensor, lse: Tensor | None) -> Result:
     """This rank's tokens of all heads, from all tokens of its own heads."""
-    out = heads.back(out)
-    lse = None if lse is None else heads.back(lse[..., None], "log-sum-exp")[..., 0]
+    out, lse = heads.back(out, lse)
     if call.problem.packed:
         out, lse = out[0], None if lse is None else lse[0]
     return _result(call, out, lse)

@@ -17,6 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ._queues import beside, is_queued, on_device
+
+# torch 2.13 has a new name for it
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 # between two looks at a device's queue
 _POLL_SECONDS = 0.0005
 
@@ -66,7 +70,9 @@ class Pending:
         Raises:
             CommunicationError: a deadline passed, or a peer is gone.
         """
-        for work, what, peer in self.works:
+        # a receive before its send: where a rank is gone, the one before it may follow soon, and it
+        # is the first that is to be named
+        for work, what, peer in reversed(self.works):
             self.transport.complete(work, what, peer)
 
 
@@ -148,8 +154,8 @@ class Transport:
         receive_rows: Sequence[int],
         send_rows: Sequence[int],
         what: str,
-    ) -> None:
-        """Give each rank its rows, in the order of ranks.
+    ) -> Pending:
+        """Start to give each rank its rows, in the order of ranks.
 
         Args:
             receive: [sum(receive_rows), bytes] uint8, contiguous.
@@ -157,30 +163,44 @@ class Transport:
             receive_rows, send_rows: how many from, and for, each rank.
             what: named where it fails.
         """
-        self.collective(
-            what,
-            dist.all_to_all_single,
-            receive,
-            send,
-            list(receive_rows),
-            list(send_rows),
-        )
+        rows = (list(receive_rows), list(send_rows))
+        return self._begin(what, dist.all_to_all_single, receive, send, *rows)
 
     def all_gather(self, x: Tensor, what: str) -> Tensor:
         """[world, ...] of every rank's x, of one shape on all ranks; contiguous."""
         found = x.new_empty((self.world, *x.shape))
-        parts = list(as_bytes(found).view(self.world, -1).unbind())
-        self.collective(what, dist.all_gather, parts, as_bytes(x.contiguous()).view(-1))
+        self.collective(
+            what, _ALL_GATHER, as_bytes(found).view(-1), as_bytes(x.contiguous()).view(-1)
+        )
+        return found
+
+    def all_gather_on_host(self, x: Tensor, what: str) -> Tensor:
+        """As `all_gather` of a tensor on the host, to the host, whatever the group's device.
+
+        Where the group has no side on the host, this goes beside the device's current stream: the
+        host waits for the transfers that the group was given before, not for what is computed.
+        """
+        device = metadata_device(self.group)
+        if not is_queued(device):
+            return self.all_gather(x, what)
+        with beside(device) as stream:
+            gathered = self.all_gather(on_device(x, device), what)
+            found = torch.empty(gathered.shape, dtype=gathered.dtype, pin_memory=True)
+            found.copy_(gathered, non_blocking=True)
+            stream.synchronize()
         return found
 
     def collective(self, what: str, operation: Callable[..., Any], *args: Any, **kw: Any) -> None:
         """Run a collective of torch.distributed on this group, and wait for it."""
+        self._begin(what, operation, *args, **kw).wait()
+
+    def _begin(self, what: str, operation: Callable[..., Any], *args: Any, **kw: Any) -> Pending:
         self._note(what)
         for counts in self._counters():
             counts.collectives += 1
         with self._named(what, None):
             work = operation(*args, group=self.group, async_op=True, **kw)
-        self.complete(work, what, None)
+        return Pending(self, [(work, what, None)])
 
     def complete(self, work: Any, what: str, peer: int | None) -> None:
         """Wait for a work of torch.distributed."""

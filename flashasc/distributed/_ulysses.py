@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ._transport import Transport, as_bytes
+from ._queues import on_device
+from ._transport import Pending, Transport, as_bytes
 
 
 @dataclass(frozen=True)
@@ -37,30 +38,39 @@ class HeadExchange:
         """Query heads that a rank gets."""
         return self.Hq // self.transport.world
 
-    def queries(self, q: Tensor) -> Tensor:
-        """All tokens of this rank's query heads.
+    def all_tokens(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """All tokens of this rank's heads. All three are under way before any is waited for.
 
         Args:
             q: [B, Hq, S, D] view, any strides: this rank's tokens of all heads.
+            k, v: [B, Hk, S, D] likewise.
 
         Returns:
-            [B, heads, tokens of all ranks, D] view, tokens in the order of ranks.
+            q: [B, heads, tokens of all ranks, D] view, tokens in the order of ranks.
+            k, v: likewise, of the key/value heads that these query heads read. A head that several
+                ranks read goes to each of them.
         """
-        return self._gathered(q, self.counts_q, "queries")
+        found = exchange_rows(
+            self.transport,
+            [
+                self._away(self.split(q), self.counts_q, "queries"),
+                self._away(self._read(k), self.counts_k, "keys"),
+                self._away(self._read(v), self.counts_k, "values"),
+            ],
+        )
+        # [tokens, B, heads, D] -> [B, heads, tokens, D]
+        q, k, v = (x.permute(1, 2, 0, 3) for x in found)
+        return q, k, v
 
-    def keys(self, k: Tensor, what: str = "keys") -> Tensor:
-        """All tokens of the key/value heads that this rank's query heads read.
+    def split(self, q: Tensor) -> Tensor:
+        """Query heads in the order of the ranks that get them: as they are."""
+        return q
 
-        Args:
-            k: [B, Hk, S, D] view, any strides: this rank's tokens of all heads.
-            what: "keys" or "values".
-
-        A head that several ranks read goes to each of them.
-        """
-        needed = torch.tensor(self.key_heads, device=k.device)
-        if self.key_heads != list(range(self.Hk)):
-            k = k.index_select(1, needed)
-        return self._gathered(k, self.counts_k, what)
+    def _read(self, k: Tensor) -> Tensor:
+        """The key/value heads that each rank reads, rank by rank."""
+        if self.key_heads == list(range(self.Hk)):
+            return k
+        return k.index_select(1, on_device(torch.tensor(self.key_heads), k.device))
 
     @property
     def key_heads(self) -> list[int]:
@@ -72,90 +82,106 @@ class HeadExchange:
         run = math.gcd(self.Hq // self.Hk, self.heads)
         return [first // (self.Hq // self.Hk) for first in range(0, self.Hq, run)]
 
-    def _gathered(self, x: Tensor, counts: Sequence[int], what: str) -> Tensor:
+    def _away(self, x: Tensor, counts: Sequence[int], what: str) -> Rows:
         rank, world = self.transport.rank, self.transport.world
         # [B, world * n, S, D] -> rows of [B, n, D], those for rank 0 first
         rows = x.unflatten(1, (world, -1)).permute(1, 3, 0, 2, 4).flatten(0, 1)
-        found = exchange_rows(
-            self.transport, rows, [counts[rank]] * world, counts, f"heads for sequence, {what}"
-        )
-        return found.permute(1, 2, 0, 3)
+        return Rows(rows, (counts[rank],) * world, tuple(counts), f"heads for sequence, {what}")
 
-    def back(self, x: Tensor, what: str = "output") -> Tensor:
+    def back(self, out: Tensor, lse: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """This rank's tokens of all heads again.
 
         Args:
-            x: [B, heads, tokens of all ranks, C] view, tokens in the order of ranks.
-            what: "output" or "log-sum-exp".
+            out: [B, heads, tokens of all ranks, Dv] view, tokens in the order of ranks.
+            lse: [B, heads, tokens of all ranks], or None.
 
         Returns:
-            [B, Hq, S, C] view.
+            (out, lse): [B, Hq, S, Dv] and [B, Hq, S] views.
         """
-        rank, world = self.transport.rank, self.transport.world
-        counts = self.counts_q
-        found = exchange_rows(
-            self.transport,
-            x.permute(2, 0, 1, 3),
-            counts,
-            [counts[rank]] * world,
-            f"sequence for heads, {what}",
-        )
-        # [world * S, B, heads, C] -> [B, world * heads, S, C]
-        by_rank: Tensor = found.unflatten(0, (world, -1))
-        return by_rank.permute(2, 0, 3, 1, 4).flatten(1, 2)
+        home = [self._home(out, "output")]
+        if lse is not None:
+            home.append(self._home(lse[..., None], "log-sum-exp"))
+        found = [
+            # [world * S, B, heads, C] -> [B, world * heads, S, C]
+            x.unflatten(0, (self.transport.world, -1)).permute(2, 0, 3, 1, 4).flatten(1, 2)
+            for x in exchange_rows(self.transport, home)
+        ]
+        return found[0], None if lse is None else found[1][..., 0]
+
+    def _home(self, x: Tensor, what: str) -> Rows:
+        counts, world = self.counts_q, self.transport.world
+        receive = (counts[self.transport.rank],) * world
+        return Rows(x.permute(2, 0, 1, 3), counts, receive, f"sequence for heads, {what}")
 
 
-def exchange_rows(
-    transport: Transport, rows: Tensor, send: Sequence[int], receive: Sequence[int], what: str
-) -> Tensor:
-    """Give each rank its rows; differentiable.
+class Rows(NamedTuple):
+    """What a rank gives away, and gets.
 
-    Args:
-        transport: the ranks.
-        rows: [sum(send), ...] any strides.
+    Attributes:
+        rows: [sum(send), ...] any strides, those for rank 0 first.
         send, receive: how many rows for, and from, each rank.
         what: named where it fails.
+    """
+
+    rows: Tensor
+    send: tuple[int, ...]
+    receive: tuple[int, ...]
+    what: str
+
+
+def exchange_rows(transport: Transport, away: Sequence[Rows]) -> list[Tensor]:
+    """Give each rank its rows; differentiable. All start before any is waited for.
 
     Returns:
-        [sum(receive), ...] contiguous, in the order of ranks.
+        For each of `away`: [sum(receive), ...] contiguous, in the order of ranks.
     """
     if transport.world == 1:
-        return rows.contiguous()
-    found: Tensor = _ExchangeRows.apply(rows, transport, send, receive, what)  # type: ignore[no-untyped-call]
-    return found
+        return [x.rows.contiguous() for x in away]
+    plans = [x[1:] for x in away]
+    return list(_ExchangeRows.apply(transport, plans, *(x.rows for x in away)))  # type: ignore[no-untyped-call]
+
+
+_Plan = tuple[tuple[int, ...], tuple[int, ...], str]
 
 
 class _ExchangeRows(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        rows: Tensor,
-        transport: Transport,
-        send: Sequence[int],
-        receive: Sequence[int],
-        what: str,
-    ) -> Tensor:
-        ctx.reverse = (transport, receive, send, f"gradient of {what}")
-        return _exchange(rows, transport, send, receive, what)
+        ctx: Any, transport: Transport, plans: Sequence[_Plan], *rows: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.transport = transport
+        ctx.plans = [(receive, send, f"gradient of {what}") for send, receive, what in plans]
+        return _exchange(transport, rows, plans)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        return _exchange(grad, *ctx.reverse), None, None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        return None, None, *_exchange(ctx.transport, grads, ctx.plans)
 
 
 def _exchange(
-    rows: Tensor, transport: Transport, send: Sequence[int], receive: Sequence[int], what: str
-) -> Tensor:
+    transport: Transport, rows: Sequence[Tensor], plans: Sequence[_Plan]
+) -> tuple[Tensor, ...]:
+    # what is sent is kept until it has arrived; one is made contiguous while others are on the way
+    under_way = [_start(transport, x, *plan) for x, plan in zip(rows, plans, strict=True)]
+    for _, _, pending in under_way:
+        pending.wait()
+    return tuple(found for found, _, _ in under_way)
+
+
+def _start(
+    transport: Transport, rows: Tensor, send: Sequence[int], receive: Sequence[int], what: str
+) -> tuple[Tensor, Tensor, Pending]:
+    """(found, rows, pending)."""
     rows = rows.contiguous()
     assert rows.shape[0] == sum(send), (rows.shape, send)
     found = rows.new_empty((sum(receive), *rows.shape[1:]))
     width = rows[:1].numel() if rows.shape[0] else found[:1].numel()
-    transport.all_to_all(
+    pending = transport.all_to_all(
         as_bytes(found.view(-1)).view(sum(receive), width * rows.itemsize),
         as_bytes(rows.view(-1)).view(sum(send), width * rows.itemsize),
         receive,
         send,
         what,
     )
-    return found
+    return found, rows, pending

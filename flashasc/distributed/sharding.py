@@ -12,9 +12,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from ._call import packed_lengths, placed
 from ._groups import Group, group_of, mesh_groups
 from ._placement import PLACEMENTS, Placement, Shard, positions, shards, stream_index, tokens_of
+from ._run import exchanged
 from ._transport import Transport
 
-__all__ = ["shard_positions", "shard_sequence", "unshard_sequence"]
+__all__ = ["own_positions", "shard_positions", "shard_sequence", "unshard_sequence"]
 
 
 def shard_sequence(
@@ -118,6 +119,35 @@ def shard_positions(
         return positions(shard)[_inner_run(shard, Transport(inner))]
     transport = Transport(group_of("group", group))
     return positions(shards(lengths, transport.world, placement)[transport.rank])
+
+
+def own_positions(
+    tokens: int,
+    group: Group = None,
+    *,
+    placement: Placement = "contiguous",
+    timeout: float | None = None,
+) -> Tensor:
+    """As `shard_positions`, from what each rank holds: one small exchange in each dimension.
+
+    Args:
+        tokens: how many this rank holds.
+        group, placement, timeout: as for `ring_attention`; or a mesh of two dimensions.
+
+    Raises:
+        ValueError: the ranks hold other numbers than a zigzag placement gives them.
+    """
+    meshed = isinstance(group, DeviceMesh) and group.ndim == 2
+    # ring and heads; those that share heads agree first
+    groups = mesh_groups(group)[::-1] if meshed else (group_of("group", group),)
+    ranks = [Transport(part, timeout) for part in groups]
+    facts = exchanged(
+        "positions", lambda: {"placement": placement, "Sq": tokens, "Sk": tokens}, ranks
+    )
+    counts = [[theirs["Sq"] for theirs in members] for members in facts]
+    shard = placed("q", (sum(counts[-1]),), counts[-1], placement, packed=False)[ranks[-1].rank]
+    first = sum(counts[0][: ranks[0].rank]) if meshed else 0
+    return positions(shard)[first : first + tokens]
 
 
 def _own_index(group: Any, lengths: Sequence[int], placement: Placement) -> Tensor:

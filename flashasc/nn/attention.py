@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,10 @@ from .._dispatch import Impl
 from .._problem import Layout, Precision
 from ..attention import attention
 from ..inspection import explain
+from .sharded import check_context, reject
+
+if TYPE_CHECKING:
+    from ..distributed import ContextParallel
 
 __all__ = ["Attention"]
 
@@ -23,9 +27,15 @@ class Attention(torch.nn.Module):
     Args:
         layout, causal, causal_align, scale, window, softcap, precision, out_dtype, impl: as for
             `flashasc.attention`; checked here, kept as attributes, read at every call.
+        cp: a `flashasc.distributed.ContextParallel`: q, k and v are this rank's tokens, and queries
+            see the keys of all ranks. None: one process has all of them.
 
     Raises:
         TypeError, ValueError, NotImplementedError: an option is wrong, as by `flashasc.attention`.
+
+    With `cp` every rank calls the module; a wrong argument on one raises on all. A deep copy has
+    the same ranks. To pickle a module, take a group out (`module.cp = None`); `state_dict` never
+    has it.
     """
 
     def __init__(
@@ -40,6 +50,7 @@ class Attention(torch.nn.Module):
         precision: Precision = "compensated",
         out_dtype: torch.dtype | None = None,
         impl: Impl = "auto",
+        cp: ContextParallel | None = None,
     ) -> None:
         super().__init__()
         self.layout: Layout = layout
@@ -51,11 +62,13 @@ class Attention(torch.nn.Module):
         self.precision: Precision = precision
         self.out_dtype = out_dtype
         self.impl: Impl = impl
+        self.cp = cp
         _check(self.options)
+        check_context(cp)
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options, by name."""
+        """The options of `flashasc.attention`, by name."""
         return {
             "layout": self.layout,
             "causal": self.causal,
@@ -88,14 +101,39 @@ class Attention(torch.nn.Module):
         """Attention of these tensors with the module's options.
 
         Args:
-            q, k, v, mask, ...: as for `flashasc.attention`.
+            q, k, v, mask, ...: as for `flashasc.attention`; with `cp` as for
+                `flashasc.distributed.ring_attention`.
 
         Returns:
-            As `flashasc.attention`: out, or (out, lse).
+            As `flashasc.attention`: out, or (out, lse); with `cp` of this rank's queries.
 
         Raises:
-            As `flashasc.attention`.
+            As `flashasc.attention`, or as `ring_attention`.
+            NotImplementedError: mask, bias, alibi_slopes, kv_lens or max_seqlen_* with `cp`.
         """
+        if self.cp is not None:
+            check_context(self.cp)
+            with self.cp.all_raise():
+                reject(
+                    self,
+                    mask=mask,
+                    bias=bias,
+                    alibi_slopes=alibi_slopes,
+                    kv_lens=kv_lens,
+                    max_seqlen_q=max_seqlen_q,
+                    max_seqlen_k=max_seqlen_k,
+                )
+            over_ranks: Callable[..., Any] = self.cp.attention
+            return over_ranks(
+                q,
+                k,
+                v,
+                sinks=sinks,
+                cu_seqlens_q=cu_seqlens_q,
+                cu_seqlens_k=cu_seqlens_k,
+                return_lse=return_lse,
+                **self.options,
+            )
         # the overloads of attention take literals
         compute: Callable[..., Any] = attention
         return compute(
@@ -119,7 +157,8 @@ class Attention(torch.nn.Module):
         """The options that are not the defaults."""
         defaults = {"layout": "BNSD", "causal": False, "causal_align": "bottom_right"}
         defaults |= {"precision": "compensated", "impl": "auto"}
-        chosen = {name: x for name, x in self.options.items() if x != defaults.get(name)}
+        options = self.options | {"cp": self.cp}
+        chosen = {name: x for name, x in options.items() if x != defaults.get(name)}
         return ", ".join(f"{name}={x!r}" for name, x in chosen.items())
 
 

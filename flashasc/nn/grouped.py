@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,10 @@ from .._problem import Precision
 from ..attention import attention
 from .attention import Attention
 from .rotary import RotaryEmbedding
+from .sharded import check_context, reject
+
+if TYPE_CHECKING:
+    from ..distributed import ContextParallel
 
 __all__ = ["GroupedQueryAttention"]
 
@@ -33,9 +39,13 @@ class GroupedQueryAttention(torch.nn.Module):
         norm_eps: of that.
         sinks: a learnt sink a query head, 0 at first.
         causal, scale, window, softcap, precision, impl: as for `flashasc.attention`.
+        cp: a `flashasc.distributed.ContextParallel`: x is this rank's tokens, see `Attention`.
 
     Raises:
         TypeError, ValueError: sizes that do not go together; a wrong option.
+
+    With `cp` the gradients of the parameters count this rank's tokens alone: add them up over the
+    ranks, as for any weight that ranks share.
     """
 
     def __init__(
@@ -57,6 +67,7 @@ class GroupedQueryAttention(torch.nn.Module):
         softcap: float | None = None,
         precision: Precision = "compensated",
         impl: Impl = "auto",
+        cp: ContextParallel | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -99,7 +110,18 @@ class GroupedQueryAttention(torch.nn.Module):
             softcap=softcap,
             precision=precision,
             impl=impl,
+            cp=cp,
         )
+
+    @property
+    def cp(self) -> ContextParallel | None:
+        """The ranks that sequences lie on."""
+        return self.attention.cp
+
+    @cp.setter
+    def cp(self, cp: ContextParallel | None) -> None:
+        check_context(cp)
+        self.attention.cp = cp
 
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v of tokens, normalised and turned: what a key-value cache is fed.
@@ -135,20 +157,40 @@ class GroupedQueryAttention(torch.nn.Module):
 
         Args:
             x: [B, S, embed_dim], or packed [tokens, embed_dim] with `cu_seqlens`.
-            positions: [S] or [B, S] ([tokens]) integers; None: 0, 1, ... in each sequence.
+            positions: [S] or [B, S] ([tokens]) integers; None: 0, 1, ... in each sequence. With
+                `cp` they must be given, those of this rank's tokens: `cp.positions(length)`.
             mask: bool, broadcasts to [B, num_heads, S, S]; True where a token may be seen.
             kv_lens: [B] integers. Valid tokens of each right-padded sequence.
-            cu_seqlens: [sequences + 1] integers. Where packed sequences start and end.
+            cu_seqlens: [sequences + 1] integers. Where packed sequences start and end; with `cp`
+                of the whole sequences, over all ranks.
             max_seqlen: the longest of them, or more; None reads it from the device.
 
         Returns:
             As x.
 
         Raises:
-            ValueError: x has the wrong number of dimensions or features.
-            What `flashasc.attention` raises.
+            ValueError: x has the wrong number of dimensions or features; no positions with `cp`.
+            NotImplementedError: mask, kv_lens or max_seqlen with `cp`.
+            What `flashasc.attention` raises, or `ring_attention`.
         """
         packed = cu_seqlens is not None
+        options = self.attention.options | {"layout": "TND" if packed else "BSND"}
+        options |= {"sinks": self.sinks, "cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens}
+        if self.cp is not None:
+            with self.cp.all_raise():
+                self._check(x, packed=packed)
+                reject(self, mask=mask, kv_lens=kv_lens, max_seqlen=max_seqlen)
+                q, k, v = self.project(x, self._given(positions, x))
+            out = self.cp.attention(q, k, v, **options)
+        else:
+            self._check(x, packed=packed)
+            q, k, v = self.project(x, _positions(x, cu_seqlens) if positions is None else positions)
+            options |= {"max_seqlen_q": max_seqlen, "max_seqlen_k": max_seqlen}
+            out = attention(q, k, v, mask=mask, kv_lens=kv_lens, **options)
+        y: Tensor = self.o_proj(out.flatten(-2))
+        return y
+
+    def _check(self, x: Tensor, *, packed: bool) -> None:
         if x.dim() != (2 if packed else 3) or x.shape[-1] != self.embed_dim:
             shape = (
                 "[tokens, embed_dim], as cu_seqlens is given," if packed else "[B, S, embed_dim]"
@@ -156,25 +198,19 @@ class GroupedQueryAttention(torch.nn.Module):
             raise ValueError(
                 f"x must be {shape} with embed_dim = {self.embed_dim}; got {tuple(x.shape)}"
             )
-        if positions is None:
-            positions = _positions(x, cu_seqlens)
-        q, k, v = self.project(x, positions)
-        options = self.attention.options | {"layout": "TND" if packed else "BSND"}
-        out = attention(
-            q,
-            k,
-            v,
-            mask=mask,
-            sinks=self.sinks,
-            kv_lens=kv_lens,
-            cu_seqlens_q=cu_seqlens,
-            cu_seqlens_k=cu_seqlens,
-            max_seqlen_q=max_seqlen,
-            max_seqlen_k=max_seqlen,
-            **options,
+
+    def _given(self, positions: Tensor | None, x: Tensor) -> Tensor:
+        """The positions of this rank's tokens, which it cannot tell by itself."""
+        if positions is not None and positions.shape[-1] == x.shape[-2]:
+            return positions.to(x.device)
+        if positions is None and self.rotary is None:
+            return torch.empty(0, dtype=torch.int64)
+        given = "none" if positions is None else str(tuple(positions.shape))
+        raise ValueError(
+            f"positions must be given with cp=, one for each of this rank's {x.shape[-2]} tokens: "
+            "cp.positions(length) of the whole sequence, or cp.positions(length, cu_seqlens) of "
+            f"packed ones; got {given}"
         )
-        y: Tensor = self.o_proj(out.flatten(-2))
-        return y
 
 
 def _positions(x: Tensor, cu_seqlens: Tensor | None) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,8 +11,13 @@ from torch import Tensor
 from .._dispatch import Impl
 from .._problem import Precision
 from ..attention import attention
+from .inputs import check_shapes
 from .masks import Masks, merge_masks
+from .sharded import check_context, reject
 from .weights import attention_weights
+
+if TYPE_CHECKING:
+    from ..distributed import ContextParallel
 
 __all__ = ["MultiheadAttention"]
 
@@ -26,6 +33,9 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         embed_dim, num_heads, ...: as there.
         dropout: kept; above 0 a call in training raises.
         precision, impl: as for `flashasc.attention`.
+        cp: a `flashasc.distributed.ContextParallel`: query, key and value are this rank's tokens,
+            see `Attention`. Then there are no masks and no weights, and `is_causal=True`, without a
+            mask, means causal attention over the whole sequence.
 
     Three differences, all where PyTorch has no one answer: a row that may see no key is 0 (before
     the output's projection), with weights 0, where PyTorch gives NaN or 0. With `add_bias_kv` or
@@ -49,6 +59,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         *,
         precision: Precision = "compensated",
         impl: Impl = "auto",
+        cp: ContextParallel | None = None,
     ) -> None:
         if embed_dim > 0 and num_heads > 0 and embed_dim % num_heads:
             raise ValueError(
@@ -68,8 +79,10 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             device=device,
             dtype=dtype,
         )
+        check_context(cp)
         self.precision: Precision = precision
         self.impl: Impl = impl
+        self.cp = cp
 
     # PyTorch's fused layers ask this before they read the weights, and the base class's constructor
     # asks it about what it has just set. Which parameters there are, `in_proj_weight` tells.
@@ -93,12 +106,13 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         *,
         precision: Precision = "compensated",
         impl: Impl = "auto",
+        cp: ContextParallel | None = None,
     ) -> MultiheadAttention:
         """A module that stands in another one's place and shares its parameters.
 
         Args:
             module: what PyTorch's constructor made.
-            precision, impl: as for `flashasc.attention`.
+            precision, impl, cp: as for the constructor.
 
         Returns:
             The new module, in the same mode, training or not. Hooks are not taken along.
@@ -116,6 +130,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             device="meta",
             precision=precision,
             impl=impl,
+            cp=cp,
         )
         for name, parameter in module.named_parameters(recurse=False):
             setattr(new, name, parameter)
@@ -145,7 +160,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             attn_mask: [L, S] or [N * num_heads, L, S]; bool, True where a query may not see a key,
                 or float, added to the scores.
             average_attn_weights: weights averaged over the heads.
-            is_causal: a promise that attn_mask is the causal mask, which must be given.
+            is_causal: a promise that attn_mask is the causal mask, which must be given (see `cp`).
 
         Returns:
             (out, weights): out as query; weights [N, L, S] or [N, num_heads, L, S] (without N where
@@ -153,14 +168,14 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 
         Raises:
             TypeError, ValueError: a shape or a dtype is wrong; is_causal without attn_mask.
-            NotImplementedError: dropout above 0 in training; nested tensors.
+            NotImplementedError: dropout above 0 in training; nested tensors; masks, weights and
+                added keys with `cp`.
         """
-        if self.training and self.dropout:
-            raise NotImplementedError(
-                f"dropout={self.dropout} of attention weights is not supported in training; set "
-                "module.dropout = 0.0 (dropout elsewhere in the model stays), or call .eval()"
-            )
-        _check_shapes(self, query, key, value)
+        if self.cp is not None:
+            return self._over_ranks(
+                query, key, value, key_padding_mask, need_weights, attn_mask, is_causal
+            ), None
+        self._check_call(query, key, value)
         batched = query.dim() == 3
         q, k, v = (self._batch_first(x) for x in (query, key, value))
         masks = merge_masks(
@@ -187,17 +202,69 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             bias=masks.bias,
             precision=self.precision,
             impl=self.impl,
-        ).flatten(2)
+        )
+        out = self._output(out, batched=batched)
+        if not need_weights:
+            return out, None
+        weights = attention_weights(q, k, masks.mask, masks.bias, average=average_attn_weights)
+        return out, weights if batched else weights[0]
+
+    def _check_call(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        if self.training and self.dropout:
+            raise NotImplementedError(
+                f"dropout={self.dropout} of attention weights is not supported in training; set "
+                "module.dropout = 0.0 (dropout elsewhere in the model stays), or call .eval()"
+            )
+        check_shapes(self, query, key, value)
+
+    def _over_ranks(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None,
+        need_weights: bool,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+    ) -> Tensor:
+        """This rank's queries over the keys of all ranks."""
+        assert self.cp is not None
+        with self.cp.all_raise():
+            self._check_call(query, key, value)
+            reject(
+                self,
+                attn_mask=attn_mask,
+                key_padding_mask=key_padding_mask,
+                add_bias_kv=self.bias_k,
+                add_zero_attn=self.add_zero_attn or None,
+            )
+            if need_weights:
+                raise NotImplementedError(
+                    "need_weights=True with cp=: no rank has all keys; pass need_weights=False"
+                )
+            q, k, v = self._project(*(self._batch_first(x) for x in (query, key, value)))
+        out = self.cp.attention(
+            q,
+            k,
+            v,
+            layout="BSND",
+            causal=is_causal,
+            causal_align="top_left",
+            precision=self.precision,
+            impl=self.impl,
+        )
+        return self._output(out, batched=query.dim() == 3)
+
+    def _output(self, out: Tensor, *, batched: bool) -> Tensor:
+        """What [N, L, heads, head_dim] are projected to, in the order of the query."""
+        out = out.flatten(2)
         if not batched:
             out = out[0]
         elif not self.batch_first:
             # projected in this order, the result is contiguous in it
             out = out.transpose(0, 1)
-        out = self.out_proj(out)
-        if not need_weights:
-            return out, None
-        weights = attention_weights(q, k, masks.mask, masks.bias, average=average_attn_weights)
-        return out, weights if batched else weights[0]
+        projected: Tensor = self.out_proj(out)
+        return projected
 
     def _batch_first(self, x: Tensor) -> Tensor:
         if x.dim() == 2:
@@ -232,37 +299,3 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             k = torch.cat([k, key.to(k.dtype)], 1)
             v = torch.cat([v, value.to(v.dtype)], 1)
         return k, v, masks.with_visible_keys(len(more))
-
-
-def _check_shapes(self: MultiheadAttention, query: Tensor, key: Tensor, value: Tensor) -> None:
-    widths = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
-    tensors = {"query": query, "key": key, "value": value}
-    order = "[N, length, features]" if self.batch_first else "[length, N, features]"
-    for name, x in tensors.items():
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor; got {type(x).__name__}")
-        if x.is_nested:
-            raise NotImplementedError(
-                f"{name} is a nested tensor, which is not supported; pad it with "
-                "torch.nested.to_padded_tensor and pass key_padding_mask"
-            )
-        if x.dim() != query.dim() or x.dim() not in (2, 3):
-            raise ValueError(
-                f"query, key and value must all be {order} or all [length, features]; got "
-                f"{name} {tuple(x.shape)} with query {tuple(query.shape)}"
-            )
-        if x.shape[-1] != widths[name]:
-            raise ValueError(
-                f"{name} must have {widths[name]} features, {order}; got {tuple(x.shape)}"
-            )
-    if key.shape[:-1] != value.shape[:-1]:
-        raise ValueError(
-            "key and value must have the same length and batch; got "
-            f"{tuple(key.shape)} and {tuple(value.shape)}"
-        )
-    axis = 0 if self.batch_first else 1
-    if query.dim() == 3 and query.shape[axis] != key.shape[axis]:
-        raise ValueError(
-            f"query and key must have one batch size, {order}; got {tuple(query.shape)} and "
-            f"{tuple(key.shape)}. The module has batch_first={self.batch_first}"
-        )

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from .._dispatch import Impl
 from .._problem import Precision
 from .multihead import MultiheadAttention
 
+if TYPE_CHECKING:
+    from ..distributed import ContextParallel
+
 __all__ = ["replace_attention"]
 
 
 def replace_attention(
-    model: torch.nn.Module, *, precision: Precision = "compensated", impl: Impl = "auto"
+    model: torch.nn.Module,
+    *,
+    precision: Precision = "compensated",
+    impl: Impl = "auto",
+    cp: ContextParallel | None = None,
 ) -> list[str]:
     """Replace every `torch.nn.MultiheadAttention` in a model, in place, parameters shared.
 
     Args:
         model: any module that contains some, such as `torch.nn.Transformer`.
-        precision, impl: as for `flashasc.attention`.
+        precision, impl, cp: as for `MultiheadAttention`.
 
     A `torch.nn.TransformerEncoder` goes on with padded tensors where it would have made nested ones
     of them in eval: its output is then not 0 at padding.
@@ -55,7 +64,7 @@ def replace_attention(
             )
     # one that stands in several places stays one
     new = {
-        id(module): MultiheadAttention.from_torch(module, precision=precision, impl=impl)
+        id(module): MultiheadAttention.from_torch(module, precision=precision, impl=impl, cp=cp)
         for module in found.values()
     }
     for name, module in found.items():

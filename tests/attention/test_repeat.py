@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -19,14 +20,24 @@ from tests.attention.routes import Route
 CASE = Case(B=2, Hq=4, Hk=2, Sq=3, Sk=40, D=32, dtype=torch.float16)
 
 
+MEMOS = (
+    (import_module("flashasc.attention"), "_repeats"),
+    (import_module("flashasc.decoding"), "_repeats"),
+    (import_module("flashasc.decoding"), "_right"),
+    (_ops, "_known"),
+    (_decode_ops, "_known"),
+    (_decode_ops, "_known_appends"),
+)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in MEMOS:
+        monkeypatch.setattr(module, name, Memo())
+
+
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in (
-        (_ops, "_known"),
-        (_decode_ops, "_known"),
-        (_decode_ops, "_known_appends"),
-    ):
-        monkeypatch.setattr(module, name, Memo())
+    forget(monkeypatch)
 
 
 @pytest.fixture
@@ -105,7 +116,7 @@ def test_other_numbers_give_what_a_first_call_gives(
     later = call(2)
     copied = options in (OPTIONS["float64 slopes"], OPTIONS["strided lengths"])
     assert bool(repeats) != copied, "only what reads its own tensors is repeated"
-    monkeypatch.setattr(_ops, "_known", Memo())
+    forget(monkeypatch)
     for a, b in zip(later, call(2), strict=True):
         assert torch.equal(a, b)
     assert not any(torch.equal(a, b) for a, b in zip(later, call(1), strict=True))
@@ -211,7 +222,7 @@ def test_a_default_device_is_no_listener(kernel_route: Route, repeats: list[str]
     assert torch.equal(first, second)
 
 
-def test_decoding(kernel_route: Route, repeats: list[str]) -> None:
+def test_decoding(kernel_route: Route, repeats: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A second token, and a call that fails: as if nothing had been known."""
     _, k, v = inputs(kernel_route, 1)
     outs = []
@@ -221,11 +232,13 @@ def test_decoding(kernel_route: Route, repeats: list[str]) -> None:
             new_q, new_k, new_v = inputs(kernel_route, step, CASE)
             token = (new_q[:, :, :1], new_k[:, :, :1], new_v[:, :, :1])
             if not known:
-                _nothing_known_now()
+                forget(monkeypatch)
             with torch.no_grad():
                 out = flashasc.decode(
                     token[0], cache, k=token[1], v=token[2], impl=kernel_route.impl
                 )
+                again = flashasc.decode(token[0], cache, impl=kernel_route.impl)
+            assert torch.equal(out, again)
             outs.append(out)
         outs += [cache.k, cache.lens]
         with torch.no_grad(), pytest.raises(ValueError, match="together"):
@@ -235,11 +248,6 @@ def test_decoding(kernel_route: Route, repeats: list[str]) -> None:
     half = len(outs) // 2
     for a, b in zip(outs[:half], outs[half:], strict=True):
         assert torch.equal(a, b)
-
-
-def _nothing_known_now() -> None:
-    for memo in (_decode_ops._known, _decode_ops._known_appends):
-        memo._found.clear()
 
 
 def test_a_memo_forgets_the_oldest() -> None:

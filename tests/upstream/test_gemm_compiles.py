@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from flashasc._configs import GemmTile
 from flashasc._configs.gemm_nvidia import TILES
 from flashasc._gemm_problem import GemmProblem
 from flashasc.kernels.gemm_launch import Specialised, kernel_signature, stages
+from tests.conftest import ROOT
 
 
 def compile_row(
@@ -87,3 +89,16 @@ def test_tensor_cores_work_while_segments_are_summed() -> None:
         pytest.skip("Triton 3.2 waits")
     (built,) = compile_row(row, 90, "ieee", ragged=False, parts=False)
     assert re.search(r"wgmma\.wait_group\.sync\.aligned\s+1;", built.ptx)
+
+
+@pytest.mark.parametrize("method", ["plain", "kahan"])
+def test_the_example_compiles(method: str) -> None:
+    """It leaves what it need not choose to the blocks' defaults."""
+    kernel = runpy.run_path(str(ROOT / "examples" / "gemm.py"))["gemm_kernel"]
+    constants = {"METHOD": method, "BLOCK": 32}
+    signature = {
+        name: "*fp32" if name.endswith("_ptr") else "i32"
+        for name in kernel.arg_names
+        if name not in constants
+    }
+    assert compile_only(kernel, signature, constants, 90, enable_fp_fusion=False).cubin

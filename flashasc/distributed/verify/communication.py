@@ -128,7 +128,7 @@ def _all_to_all(setting: Setting) -> str:
     incoming = [rows[i][rank] for i in range(world)]
     found, expected = (send.new_empty(sum(incoming), 3) for _ in range(2))
     raw = [x.view(torch.uint8) for x in (found, send)]
-    ranks.all_to_all(raw[0], raw[1], incoming, rows[rank], "all_to_all_single")
+    ranks.all_to_all(raw[0], raw[1], incoming, rows[rank], "all_to_all_single").wait()
     official.collective(
         "official all_to_all_single",
         dist.all_to_all_single,
@@ -216,7 +216,7 @@ def _heads(setting: Setting, ranks: Transport) -> str:
     mine = range(ranks.rank * heads.heads, (ranks.rank + 1) * heads.heads)
     every_query = _of_heads(setting, ranks.rank, list(range(Hq)), counts[ranks.rank])
     every_key = _of_heads(setting, ranks.rank, list(range(Hk)), counts[ranks.rank])
-    queries, keys = heads.queries(every_query), heads.keys(every_key)
+    queries, keys, values = heads.all_tokens(every_query, every_key, every_key)
     # query heads share a key/value head in runs of one length, here as in the whole
     run = heads.heads // keys.shape[1]
     read = [head // (Hq // Hk) for head in mine]
@@ -225,6 +225,8 @@ def _heads(setting: Setting, ranks: Transport) -> str:
     for name, found, expected, total in (
         ("query", queries, list(mine), Hq),
         ("key", keys, read[::run], Hk),
+        # the same tags: values are sent as keys are
+        ("key", values, read[::run], Hk),
     ):
         if found.shape[1] != len(expected):
             return f"{found.shape[1]} {name} heads arrived instead of {expected}"
@@ -246,7 +248,7 @@ def _heads_back(setting: Setting, ranks: Transport) -> str:
     heads = setting.exchange(ranks, counts, counts, Hq, Hk)
     mine = list(range(ranks.rank * heads.heads, (ranks.rank + 1) * heads.heads))
     whole = torch.cat([_of_heads(setting, r, mine, n) for r, n in enumerate(counts)], 2)
-    found = heads.back(whole)
+    found, _ = heads.back(whole)
     expected = _of_heads(setting, ranks.rank, list(range(Hq)), counts[ranks.rank])
     if found.shape != expected.shape:
         return f"{tuple(found.shape)} instead of {tuple(expected.shape)}"

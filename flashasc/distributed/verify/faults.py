@@ -84,12 +84,12 @@ class _Tampered(Transport):
         receive_rows: Sequence[int],
         send_rows: Sequence[int],
         what: str,
-    ) -> None:
+    ) -> Pending:
         arrived = torch.empty_like(receive)
-        super().all_to_all(arrived, send, receive_rows, send_rows, what)
+        pending = super().all_to_all(arrived, send, receive_rows, send_rows, what)
         width = receive.shape[1]
         parts = [rows * width for rows in receive_rows]
-        self.change(receive.view(-1), arrived.view(-1), parts)
+        return _Afterwards(pending, lambda: self.change(receive.view(-1), arrived.view(-1), parts))
 
     def all_gather(self, x: Tensor, what: str) -> Tensor:
         found = super().all_gather(x, what)
@@ -178,10 +178,10 @@ class _Interrupted(Transport):
         receive_rows: Sequence[int],
         send_rows: Sequence[int],
         what: str,
-    ) -> None:
+    ) -> Pending:
         if what != "all_to_all_single":
             self.interrupt(what)
-        super().all_to_all(receive, send, receive_rows, send_rows, what)
+        return super().all_to_all(receive, send, receive_rows, send_rows, what)
 
 
 class _Killed(_Interrupted):
@@ -218,10 +218,10 @@ class _StaleHeads(HeadExchange):
         # as if there were half as many, as in an earlier call
         return [head // 2 for head in super().key_heads]
 
-    def queries(self, q: Tensor) -> Tensor:
-        # split for half as many ranks
-        half = q.unflatten(1, (2, -1)).flip(1).flatten(1, 2)
-        return super().queries(half)
+    def split(self, q: Tensor) -> Tensor:
+        # for half as many ranks
+        half: Tensor = q.unflatten(1, (2, -1)).flip(1).flatten(1, 2)
+        return half
 
 
 class _WrongDiagonal(BlockAttention):

@@ -1,4 +1,9 @@
-"""Data that says where it comes from, and what is wrong with data that should be elsewhere."""
+"""Data that says where it comes from, and what is wrong with data that should be elsewhere.
+
+`flashasc.precision.Tags` gives every position of every block a value of its own. These values come
+again after 250 positions, so that any number of blocks fits in 16 bits, and are small, so that sums
+of them are exact: what reductions are checked with.
+"""
 
 from __future__ import annotations
 

@@ -11,12 +11,18 @@ or `model.set_attn_implementation(asc.register())` for a model that is there.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from ..._dispatch import Impl
 from ..._problem import Precision
 from .forward import attention_forward
+from .sharded import ShardedAttention, shard_batch
 
-__all__ = ["attention_forward", "register"]
+if TYPE_CHECKING:
+    from ...distributed import ContextParallel
+
+__all__ = ["attention_forward", "register", "shard_batch"]
 
 
 def register(
@@ -24,6 +30,7 @@ def register(
     *,
     precision: Precision = "compensated",
     impl: Impl = "auto",
+    cp: ContextParallel | None = None,
 ) -> str:
     """Make flashasc's attention known to Transformers, and the masks it takes.
 
@@ -31,12 +38,16 @@ def register(
         name: what to call it. Registering a name again replaces what it stood for.
         precision, impl: as for `flashasc.attention`; registered under several names, several of
             them can be compared.
+        cp: a `flashasc.distributed.ContextParallel`: each rank has its tokens of the sequence, as
+            `shard_batch` gives them to it, and attention sees the keys of all. To read or train on
+            long sequences: what needs a cache, or a mask beyond causality and windows, raises.
 
     Returns:
         The name, for `attn_implementation=` and `set_attn_implementation`.
 
     Raises:
         ImportError: Transformers is not installed, or too old.
+        TypeError: cp is no ContextParallel.
         ValueError: the name is taken by Transformers, or contains "flash", "sdpa" or "flex".
     """
     try:
@@ -56,9 +67,18 @@ def register(
             f"name must not be empty nor contain any of {taken}, by which Transformers knows "
             f"implementations of its own; got {name!r}. The default is 'asc_attention'"
         )
-    forward = functools.partial(attention_forward, precision=precision, impl=impl)
-    AttentionInterface.register(name, forward)
+    forward: Callable[..., Any] = functools.partial(
+        attention_forward, precision=precision, impl=impl
+    )
     # Without a mask function of its own a name gets no masks at all: padding and windows would be
     # dropped. This one returns None where causality alone says everything.
-    AttentionMaskInterface.register(name, sdpa_mask)
+    mask: Callable[..., Any] = sdpa_mask
+    if cp is not None:
+        from ...distributed.parallel import require_context
+
+        require_context(cp)
+        forward = ShardedAttention(cp, precision, impl)
+        mask = forward.mask
+    AttentionInterface.register(name, forward)
+    AttentionMaskInterface.register(name, mask)
     return name

@@ -18,6 +18,7 @@ HARMLESS = frozenset(
         "position_ids",
         "return_dict",
         "seq_idx",
+        "shift_labels",
         "use_cache",
     }
 )
