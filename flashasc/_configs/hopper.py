@@ -21,6 +21,7 @@ class _Shape:
     block_m: int
     block_n: int
     num_stages: int
+    num_warps: int = 8
     segment: int = 1
     max_registers: int | None = None
 
@@ -29,7 +30,7 @@ class _Shape:
 # the other computes weights
 _SHAPES: dict[tuple[Precision, int], _Shape] = {
     ("standard", 64): _Shape(128, 64, 3, max_registers=128),
-    ("standard", 128): _Shape(128, 64, 2, max_registers=128),
+    ("standard", 128): _Shape(128, 64, 2, num_warps=4),
     ("standard", 256): _Shape(128, 64, 2),
     ("compensated", 64): _Shape(128, 64, 3, segment=16, max_registers=128),
     ("compensated", 128): _Shape(128, 128, 2, segment=8),
@@ -57,9 +58,10 @@ def _row(dtype: torch.dtype, precision: Precision, max_head: int, shape: _Shape)
         core_loop=False,
         split_loop=True,
         pairs=precision != "standard",
-        num_warps=8,
+        num_warps=shape.num_warps,
         num_stages=shape.num_stages,
         max_registers=shape.max_registers,
+        descriptors=True,
     )
 
 

@@ -83,7 +83,7 @@ def attend_tile(
             scores, v, mask_ptr, stride_mask_m, stride_mask_n, start_m, start_n, Sq, end,
             MASK, WIDE,
         )  # fmt: skip
-    # segments are counted from key 0, so that the bits do not depend on where the visible keys begin
+    # segments are counted from key 0: the bits do not depend on where the visible keys begin
     WHOLE: tl.constexpr = SPLIT or v.dtype == tl.float32
     if METHOD == "segment" and BAND != "branch":
         # the one before, now: between a product and the next of the same accumulator Hopper's
