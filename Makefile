@@ -11,7 +11,7 @@ PARALLEL ?= -n 2 --dist worksteal
 TESTS_UPSTREAM = tests/upstream tests/test_interpreter.py tests/test_triton.py
 SETUP_FILES = pyproject.toml constraints.txt upstream-constraints.txt .ci/environment.py
 
-.PHONY: help setup demo test test-main test-upstream lint format clean
+.PHONY: help setup demo test test-main test-upstream bench lint format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -29,6 +29,9 @@ test-main: .venv/.ready ## the tests under triton-ascend
 test-upstream: .venv-upstream/.ready ## compile for NVIDIA under upstream Triton 3.6 and 3.2, and interpret
 	$(RUN_UPSTREAM) -m pytest $(PARALLEL) $(TESTS_UPSTREAM) $(ARGS)
 	PYTHONPATH=.venv-upstream/triton-3.2 $(RUN_UPSTREAM) -m pytest $(PARALLEL) $(TESTS_UPSTREAM) $(ARGS)
+
+bench: .venv/.ready ## time every case that runs here; ARGS="-k gemm --benchmark-json=out.json"
+	$(RUN) -m pytest bench/ $(ARGS)
 
 lint: .venv/.ready ## ruff and mypy
 	$(RUN) -m ruff check .

@@ -2,9 +2,10 @@
 
     python -m bench.decode [--tune] [--output FILE]
 
-Every case is checked against float64 before it is timed. Bandwidth counts the bytes of the keys and
-values, which must be read once; the roof is what copying a tensor reaches in the same run (bytes
-read and written). --tune times candidates for the tile table instead, without the host's part.
+Times are those of the device; `bench.host_time` has what a call costs the host. Every case is
+checked against float64 before it is timed. Bandwidth counts the bytes of the keys and values, which
+must be read once; the roof is what copying a tensor reaches in the same run (bytes read and
+written). --tune times candidates for the tile table instead.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from flashasc._decode_ops import DecodeCall
 from flashasc._problem import AttentionProblem, Extras
 from flashasc._target import Target, target_of
 
+from .attention_runs import cache_of
 from .machine import facts
+from .timing import copy_bandwidth, median_time
 
 HEADS, KV_HEADS, HEAD = 32, 8, 128
 CASES = ((32, 1 << 15), (8, 1 << 15), (1, 1 << 15), (1, 1 << 17))
@@ -109,19 +112,9 @@ def measure(
 
 def implementations(q: Tensor, k: Tensor, v: Tensor) -> Runs:
     """What is compared, by name."""
-    B, Hk, keys, D = k.shape
+    Hk, D = k.shape[1], k.shape[3]
     size = 128
-    lens = torch.full((B,), keys, dtype=torch.int32, device=k.device)
-    table = torch.randperm(B * keys // size, device=k.device).to(torch.int32).view(B, -1)
-
-    def in_pages(x: Tensor) -> Tensor:
-        pages = x.view(B, Hk, -1, size, D).transpose(1, 2).flatten(0, 1)
-        scattered = torch.empty_like(pages)
-        scattered[table.flatten().long()] = pages
-        return scattered
-
-    cache = flashasc.KVCache(k, v, lens)
-    paged = flashasc.PagedKVCache(in_pages(k), in_pages(v), table, lens)
+    cache, paged = cache_of(k, v), cache_of(k, v, size)
 
     def sdpa(backend: SDPBackend) -> Tensor:
         with sdpa_kernel(backend):
@@ -130,7 +123,7 @@ def implementations(q: Tensor, k: Tensor, v: Tensor) -> Runs:
     def grouped() -> Tensor:
         """Heads that share keys as queries of one head: what a caller can do for SDPA."""
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            rows = q.view(B, Hk, -1, D)
+            rows = q.view(len(q), Hk, -1, D)
             return F.scaled_dot_product_attention(rows, k, v).view(q.shape)
 
     runs: Runs = {
@@ -205,32 +198,6 @@ def attention_float64(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             weights = (rows[b, h] @ k[b, h].double().mT).softmax(-1)
             out[b, h] = weights @ v[b, h].double()
     return out.view(q.shape)
-
-
-def median_time(run: Callable[[], object], repeats: int = 50) -> float:
-    """Median seconds of a call on the device, the L2 cache flushed before each."""
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    for _ in range(5):
-        run()
-    pairs = [
-        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-        for _ in range(repeats)
-    ]
-    for start, end in pairs:
-        flush.zero_()
-        start.record()
-        run()
-        end.record()
-    torch.cuda.synchronize()
-    times: list[float] = sorted(start.elapsed_time(end) for start, end in pairs)
-    return times[len(times) // 2] / 1e3
-
-
-def copy_bandwidth() -> float:
-    """Bytes a second, read and written, of copying 4 GiB."""
-    source = torch.empty(4 << 30, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    return 2 * source.numel() / median_time(lambda: target.copy_(source))
 
 
 if __name__ == "__main__":

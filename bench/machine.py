@@ -13,11 +13,17 @@ import torch
 
 RESULTS = Path(__file__).parent / "results"
 
+PACKAGES = (
+    "torch", "triton", "triton-ascend", "ascendnpu-ir", "numpy",
+    "torch-npu", "fa3-fwd", "flash-attn-4",
+)  # fmt: skip
+"""Whose versions matter, those that are installed."""
+
 
 def facts() -> dict[str, Any]:
     """Machine, versions and command of this process."""
     versions = {}
-    for name in ("torch", "triton", "triton-ascend", "ascendnpu-ir", "numpy"):
+    for name in PACKAGES:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -34,12 +40,14 @@ def facts() -> dict[str, Any]:
         found["gpu"] = torch.cuda.get_device_name()
         found["cuda"] = torch.version.cuda
         found["cudnn"] = torch.backends.cudnn.version()
+    if hasattr(torch, "npu") and torch.npu.is_available():
+        found["npu"] = torch.npu.get_device_name()
     return found
 
 
 def _module() -> str:
     spec = sys.modules["__main__"].__spec__
-    return spec.name if spec else Path(sys.argv[0]).stem
+    return spec.name.removesuffix(".__main__") if spec else Path(sys.argv[0]).stem
 
 
 def _cpu() -> str:

@@ -20,6 +20,7 @@ from torch import Tensor
 from flashasc import ops
 
 from .machine import facts
+from .timing import median_time
 
 SUMMED = 10**9
 HIDDEN = 8192
@@ -145,7 +146,7 @@ def _measured(cases: list[Case]) -> list[dict[str, Any]]:
         if not excess <= 1:
             print(f"{case.name:<28} wrong: {excess:.3g} times the error allowed; not timed")
             continue
-        seconds = _seconds(case.run)
+        seconds = median_time(case.run, _REPEATS)
         record["milliseconds"] = seconds * 1e3
         record["gb_per_s"] = case.moved / seconds / 1e9
         record["of_copy"] = record["gb_per_s"] / records[0]["gb_per_s"]
@@ -155,21 +156,6 @@ def _measured(cases: list[Case]) -> list[dict[str, Any]]:
             flush=True,
         )
     return records
-
-
-def _seconds(run: Callable[[], Tensor]) -> float:
-    """Median of the calls' times on the GPU, after warming up."""
-    for _ in range(3):
-        run()
-    times = []
-    for _ in range(_REPEATS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return float(sorted(times)[len(times) // 2])
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def h200() -> str:
         [_implementation(name), *(row.get(column, "–") for column in columns)]
         for name, row in cells.items()
     ]
-    return _table(["", *columns.values()], rows) + _source(results, "long_rows_h200")
+    return markdown_table(["", *columns.values()], rows) + _source(results, "long_rows_h200")
 
 
 def h200_sinks() -> str:
@@ -76,7 +76,9 @@ def h200_sinks() -> str:
         [f"{dtype}, {sink:g} nats above the rest", *(row.get(name, "–") for name in names)]
         for (dtype, sink), row in cells.items()
     ]
-    return _table(["", *map(_implementation, names)], rows) + _source(results, "long_rows_h200")
+    return markdown_table(["", *map(_implementation, names)], rows) + _source(
+        results, "long_rows_h200"
+    )
 
 
 def cpu_16_bit() -> str:
@@ -93,7 +95,7 @@ def cpu_16_bit() -> str:
         if r["keys"] in (1024, 65536)
     ]
     header = ["", "keys", *(f"`{level}`" for level in levels)]
-    return _table(header, rows) + _source(results, "cpu_precision")
+    return markdown_table(header, rows) + _source(results, "cpu_precision")
 
 
 def cpu_float32() -> str:
@@ -111,7 +113,9 @@ def cpu_float32() -> str:
         ]
         for r in results["records"]
     ]
-    return _table(["keys, scores", *columns.values()], rows) + _source(results, "cpu_long_rows")
+    return markdown_table(["keys, scores", *columns.values()], rows) + _source(
+        results, "cpu_long_rows"
+    )
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -148,7 +152,8 @@ def _share(share: float) -> str:
     return text.replace("%", " %")
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
+def markdown_table(header: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
     lines = [header, ["---" for _ in header], *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
