@@ -62,6 +62,8 @@ class TileConfig:
     dot_precision: str = "ieee"
     num_warps: int | None = None
     num_stages: int | None = None
+    least_triton: tuple[int, int] = (3, 2)
+    """The oldest upstream Triton that compiles the row, for NVIDIA; older ones get a later row."""
     max_registers: int | None = None
     """Registers that a thread may have, so that more programs fit on a multiprocessor."""
 
