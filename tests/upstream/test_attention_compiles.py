@@ -86,10 +86,10 @@ def test_row_compiles_and_fits(row: TileConfig, capability: int) -> None:
 on_hopper = pytest.mark.skipif(
     newest_capability() == 90, reason="Triton 3.2 has no descriptors: `choose` skips these rows"
 )
-# What is spilled of each thread's state, at most. None of it where the registers are those that the
-# hardware has; where fewer are allowed, two programs share a multiprocessor, which was measured to be
-# worth more than it costs. The low parts of the weights never fit: every tile that was tried spills.
-# The other dtype's rows are as these, and the wide heads take a minute each.
+# Bytes of a thread's state that may be spilled. None where all registers may be used; where fewer
+# are allowed, two programs share a multiprocessor, which was measured to be worth more than a few
+# spills cost. The low parts of the weights do not fit into the tiles that were fastest.
+# Rows of float16 have these shapes, and those of the widest heads take a minute each.
 STACK_BYTES = {
     ("standard", 64): 64,
     ("standard", 128): 64,
@@ -135,8 +135,8 @@ def test_row_of_hopper_has_room_for_packed_sequences_and_odd_heads() -> None:
 def test_older_triton_gets_the_rows_that_it_compiles() -> None:
     problem = AttentionProblem(
         B=1, Hq=1, Hk=1, Sq=8, Sk=8, D=64, Dv=64, dtype=torch.bfloat16,
-        out_dtype=torch.bfloat16, device=torch.device("meta"), causal=True, diagonal=0, scale=0.125, precision="standard",
-        with_lse=False, layout="BNSD", has_mask=False, has_bias=False,
+        out_dtype=torch.bfloat16, device=torch.device("meta"), causal=True, diagonal=0, scale=0.125,
+        precision="standard", with_lse=False, layout="BNSD", has_mask=False, has_bias=False,
     )  # fmt: skip
     assert choose(problem, Target("nvidia", "sm_90", 132)) in HOPPER
     assert choose(problem, Target("nvidia", "sm_90", 132, (3, 2))) in PLAIN
