@@ -65,7 +65,12 @@ def main() -> None:
         *by_condition(arguments.device),
         *others(arguments.device),
     ]
-    result = {"machine": facts(), "device": arguments.device, "records": records}
+    result = {
+        "machine": facts(),
+        "device": arguments.device,
+        **summary(records),
+        "records": records,
+    }
     if arguments.output:
         arguments.output.write_text(json.dumps(result, indent=1) + "\n")
     if arguments.plot:
@@ -139,6 +144,17 @@ def _errors(x: Tensor, device: str) -> dict[str, Any]:
         "ulps": {name: float(error.max()) for name, error in errors.items()},
         "median_ulps": {name: float(error.median()) for name, error in errors.items()},
     }
+
+
+def summary(records: list[dict[str, Any]]) -> dict[str, float]:
+    """Largest errors in ulp: of sum2 up to a condition of 1e6, of torch.sum beside it."""
+    hard = [r for r in records if "ulps" in r and r["measured_condition"] < 2e6]
+    found = {
+        f"{name}_worst_ulps_to_1e6": max(r["ulps"][name] for r in hard)
+        for name in ("sum2", "torch.sum")
+    }
+    print("  ".join(f"{name} {error:.3g}" for name, error in found.items()))
+    return found
 
 
 def plot(result: dict[str, Any], path: Path) -> None:

@@ -1,9 +1,12 @@
 """Speed of sums and norms on a GPU, as a share of the bandwidth of a copy measured beside them.
 
-    python -m bench.reduction_speed [--output FILE]
+    python -m bench.reduction_speed [--tune] [--output FILE]
 
-Each case is checked against float64 first: what is wrong is not timed. A copy moves as many bytes
-as it reads and writes; a sum's are those it reads, a norm's those it reads and writes.
+Each case is checked against float64 first: what is wrong is not timed. Times are a GPU's own, see
+`bench.gpu_time.gpu_time`; beside them stands how long the host takes to start a call. A copy moves
+as many bytes as it reads and writes; a sum's are those it reads, a norm's those it reads and
+writes; each is compared with a copy of its input. --tune times the candidates of
+`bench.reduction_tiles` for some cases, not the rows of the tile tables.
 """
 
 from __future__ import annotations
@@ -19,13 +22,22 @@ from torch import Tensor
 
 from flashasc import ops
 
+from .gpu_time import gpu_time, host_seconds, precompile
 from .machine import facts
-from .timing import median_time
+from .reduction_tiles import tuned
 
 SUMMED = 10**9
 HIDDEN = 8192
 TOKENS = 1 << 16
-_REPEATS = 20
+TUNED = (
+    "sum compensated",
+    f"sum compensated, rows of {HIDDEN}",
+    f"sum sum2, rows of {HIDDEN}",
+    "rms_norm",
+    "layer_norm",
+    "softmax",
+)
+_WIDTH = 76
 
 
 class Case(NamedTuple):
@@ -41,22 +53,59 @@ class Case(NamedTuple):
 def main() -> None:
     """Gate, time, print a line a case, and write the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tune", action="store_true")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("this needs a GPU")
-    torch.manual_seed(0)
     records: list[dict[str, Any]] = []
-    for group in (sums, norms):
-        records += _measured(group())
+    for shipped, candidates, runs in (
+        (sums, sum_candidates, _runs_of_sums),
+        (norms, norm_candidates, _runs_of_norms),
+    ):
+        if arguments.tune:
+            precompile(runs)
+        records += _measured(candidates() if arguments.tune else shipped())
         torch.cuda.empty_cache()
+    goals = summary(records)
     if arguments.output:
-        result = {"machine": facts(), "repeats": _REPEATS, "records": records}
+        result = {"machine": facts(), "records": records, **goals}
         arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def sum_candidates() -> list[Case]:
+    """The sums, those of TUNED with tiles that might be better ones."""
+    return _candidates(sums())
+
+
+def norm_candidates() -> list[Case]:
+    """The norms, those of TUNED with schedules that might be better ones."""
+    return _candidates(norms())
+
+
+def _candidates(cases: list[Case]) -> list[Case]:
+    return [
+        case._replace(name=name, run=run)
+        for case in cases
+        for name, run in (tuned if case.name in TUNED else _alone)(case.name, case.run)
+    ]
+
+
+def _alone(name: str, run: Callable[[], Tensor]) -> list[tuple[str, Callable[[], Tensor]]]:
+    return [(name, run)]
+
+
+def _runs_of_sums() -> list[Callable[[], Tensor]]:
+    return [case.run for case in sum_candidates()]
+
+
+def _runs_of_norms() -> list[Callable[[], Tensor]]:
+    return [case.run for case in norm_candidates()]
 
 
 def sums() -> list[Case]:
     """float32, 10**9 positive numbers, in one row and in many."""
+    torch.manual_seed(0)
     x = torch.rand(SUMMED, device="cuda")
     exact = float(sum(part.double().sum() for part in x.split(1 << 26)))
 
@@ -64,7 +113,8 @@ def sums() -> list[Case]:
         return lambda s: abs(float(s.double().sum()) - exact) / exact / (terms * 2.0**-24)
 
     square = x[: HIDDEN * (SUMMED // HIDDEN)].view(-1, HIDDEN)
-    of_rows = square.double().sum(1)
+    # in parts: as many processes as compile side by side hold all of this
+    of_rows = torch.cat([part.double().sum(1) for part in square.split(4096)])
 
     def rows_off(s: Tensor) -> float:
         return float(((s - of_rows).abs() / of_rows).max()) / 2.0**-22
@@ -88,6 +138,7 @@ def sums() -> list[Case]:
 
 def norms() -> list[Case]:
     """bfloat16, rows of 8192."""
+    torch.manual_seed(0)
     x = torch.randn(TOKENS, HIDDEN, device="cuda", dtype=torch.bfloat16)
     weight = torch.rand(HIDDEN, device="cuda", dtype=torch.bfloat16)
     some = slice(0, TOKENS, 97)
@@ -130,6 +181,19 @@ def norms() -> list[Case]:
     ]
 
 
+def summary(records: list[dict[str, Any]]) -> dict[str, float]:
+    """The best shares of a copy's bandwidth, as shipped or among candidates."""
+    shares = {
+        f"{case.replace(' ', '_')}_of_copy": max(
+            (r["of_copy"] for r in records if "of_copy" in r and r["case"].split(":")[0] == case),
+            default=float("nan"),
+        )
+        for case in ("sum compensated", "rms_norm")
+    }
+    print("  ".join(f"{name} {share:.3f}" for name, share in shares.items()))
+    return shares
+
+
 def _copy(x: Tensor) -> Case:
     out = torch.empty_like(x)
     moved = 2 * x.numel() * x.element_size()
@@ -140,19 +204,29 @@ def _measured(cases: list[Case]) -> list[dict[str, Any]]:
     """Records of cases; the first is the copy that the others are a share of."""
     records: list[dict[str, Any]] = []
     for case in cases:
-        excess = case.wrong(case.run())
-        record: dict[str, Any] = {"case": case.name, "bytes": case.moved, "error_share": excess}
+        record: dict[str, Any] = {"case": case.name, "bytes": case.moved}
         records.append(record)
-        if not excess <= 1:
-            print(f"{case.name:<28} wrong: {excess:.3g} times the error allowed; not timed")
+        try:
+            record["error_share"] = excess = case.wrong(case.run())
+            if not excess <= 1:
+                record["failed"] = f"wrong: {excess:.3g} times the error allowed; not timed"
+            else:
+                seconds, record["timed_by"] = gpu_time(case.run)
+                record["milliseconds"] = seconds * 1e3
+                record["host_microseconds"] = host_seconds(case.run) * 1e6
+        except Exception as failure:
+            # out of registers or shared memory: another candidate may do
+            record["failed"] = str(failure).splitlines()[0]
+        if "failed" in record:
+            print(f"{case.name:<{_WIDTH}} {record['failed']}", flush=True)
             continue
-        seconds = median_time(case.run, _REPEATS)
-        record["milliseconds"] = seconds * 1e3
-        record["gb_per_s"] = case.moved / seconds / 1e9
+        record["gb_per_s"] = case.moved / record["milliseconds"] / 1e6
         record["of_copy"] = record["gb_per_s"] / records[0]["gb_per_s"]
         print(
-            f"{case.name:<28} {seconds * 1e3:8.3f} ms {record['gb_per_s']:8.0f} GB/s "
-            f"{record['of_copy']:6.1%} of a copy",
+            f"{case.name:<{_WIDTH}} {record['milliseconds']:7.3f} ms "
+            f"{record['gb_per_s']:6.0f} GB/s "
+            f"{record['of_copy']:6.1%} of a copy; {record['timed_by']:<6} "
+            f"host {record['host_microseconds']:5.0f} us",
             flush=True,
         )
     return records

@@ -45,24 +45,28 @@ def row_sum2(acc, comp):
 
     Args:
         acc, comp: [M, N] fp32, N <= 2**20. Element by element the number is acc + comp, |comp| at
-            most half an ulp of acc.
+            most half an ulp of acc. comp None: all 0.
 
     Returns:
-        (total, comp): [M] fp32. A row with an inf or NaN, or one so large that
-        2 * N * max(abs(acc)) reaches 2**127, gives the plain sum of acc and comp = 0.
+        (total, comp): [M] fp32. A row with an inf or NaN gives the plain sum of acc and comp = 0;
+        one so large that 2 * N * max(abs(acc)) reaches 2**127 adds acc up plainly.
 
     Source: Rump, Ogita, Oishi, SIAM J. Sci. Comput. 31 (2008), 189-224, as in `extract`.
     """
-    high, rest, exact = extract(acc)
-    total = tl.sum(high, axis=1)
+    high, rest, _exact = extract(acc)
+    first = tl.sum(high, axis=1)
+    total = first
     error = tl.zeros_like(total)
     for _ in tl.static_range(EXTRACTIONS - 1):
         # what is left is smaller, so that its grids are in range wherever the first is
         high, rest, _exact = extract(rest)
         total, error = sum2_add(total, error, tl.sum(high, axis=1))
-    carried, carried_error = row_sum(comp)
-    total, error = sum2_add(total, error, carried)
-    total, error = fast_two_sum(total, error + (carried_error + tl.sum(rest, axis=1)))
+    last = tl.sum(rest, axis=1)
+    if comp is not None:
+        carried, carried_error = row_sum(comp)
+        total, error = sum2_add(total, error, carried)
+        last = carried_error + last
+    total, error = fast_two_sum(total, error + last)
     # a NaN or inf in the row shows in the error
-    exact = exact & (tl.abs(error) < INF)
-    return tl.where(exact, total, tl.sum(acc, axis=1)), tl.where(exact, error, 0.0)
+    finite = tl.abs(error) < INF
+    return tl.where(finite, total, first), tl.where(finite, error, 0.0)

@@ -126,7 +126,7 @@ def extract(x):
         (high, low, exact): [M, N], [M, N] fp32 and [M] bool. high + low == x. Where exact, every
         partial sum of a row's high parts is an fp32 number, and low is at most 2**-22 * N times the
         row's largest number. Not exact: the largest number is so large that 2 * N times it reaches
-        2**127. A NaN or inf makes its low part NaN.
+        2**127; then high is x and low is 0. A NaN or inf makes its low part NaN.
 
     Source: Rump, Ogita, Oishi, SIAM J. Sci. Comput. 31 (2008), 189-224, ExtractVector.
     """
@@ -134,10 +134,11 @@ def extract(x):
     # and each is a multiple of 2**-24 times it, so that none is rounded
     bound = tl.max(tl.abs(x), axis=1) * (2.0 * x.shape[1])  # [M]
     exponent = (bound.to(tl.int32, bitcast=True) >> 23).to(tl.float32) - 126.0
-    grid = power_of_two(exponent)[:, None]  # [M, 1]
+    # 2**127 is the last grid; without one the sum of the high parts is the plain sum
+    exact = exponent <= 127.0
+    grid = tl.where(exact, power_of_two(exponent), 0.0)[:, None]  # [M, 1]
     high = (grid + x) - grid
-    # 2**127 is the last grid
-    return high, x - high, exponent <= 127.0
+    return high, x - high, exact
 
 
 @triton.jit
@@ -155,9 +156,7 @@ def row_sum(x):
         N**3 * 2**-46 * max(abs(x)). A row with an inf or NaN, or one so large that
         2 * N * max(abs(x)) reaches 2**127, gives the plain sum and comp = 0.
     """
-    high, low, exact = extract(x)
-    total = tl.sum(high, axis=1)
+    high, low, _exact = extract(x)
     comp = tl.sum(low, axis=1)
     # a NaN or inf in the row shows in comp
-    exact = exact & (tl.abs(comp) < INF)
-    return tl.where(exact, total, tl.sum(x, axis=1)), tl.where(exact, comp, 0.0)
+    return tl.sum(high, axis=1), tl.where(tl.abs(comp) < INF, comp, 0.0)

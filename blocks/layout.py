@@ -472,3 +472,34 @@ def _grouped(
         col = col.to(tl.int64)
     offsets = (row * stride_row)[:, None, None] + (head * stride_head)[None, :, None]
     return offsets + (col * stride_col)[None, None, :], mask
+
+
+@triton.jit
+def owner_of(pieces_ptr, row, pieces, STEPS: tl.constexpr):
+    """Who owns a row of a matrix that is cut into pieces, and where it lies there.
+
+    Args:
+        pieces_ptr: to int32 [pieces + 1, 4]: a piece's first row, its owner, the place of that row
+            among the owner's, and how many rows the owner has. No piece is empty, each begins where
+            the one before it ends, and the last line says with its first number where all end.
+        row: int32, or a tile of them; rows outside count as those of the nearest piece.
+        pieces: int32, at least 1.
+        STEPS: at least the bits of the number of pieces, less than 32.
+
+    Returns:
+        (owner, place, rows, first, end): int32, shaped like row. `place` is that of the row itself,
+        `rows` how many the owner has; first and end are the piece's first row and the first behind.
+    """
+    found = row * 0
+    for step in tl.static_range(STEPS):
+        # halving: the last piece that does not begin behind the row
+        next_one = found + (1 << (STEPS - 1 - step))
+        inside = tl.minimum(next_one, pieces - 1)
+        begins = tl.load(pieces_ptr + inside * 4)
+        found = tl.where((next_one < pieces) & (begins <= row), next_one, found)
+    first = tl.load(pieces_ptr + found * 4)
+    owner = tl.load(pieces_ptr + found * 4 + 1)
+    place = tl.load(pieces_ptr + found * 4 + 2) + row - first
+    rows = tl.load(pieces_ptr + found * 4 + 3)
+    end = tl.load(pieces_ptr + found * 4 + 4)
+    return owner, place, rows, first, end

@@ -46,7 +46,7 @@ def row_total(acc, comp, METHOD: tl.constexpr):
     """Sum over the columns of a tile of running sums.
 
     Args:
-        acc, comp: [M, N] fp32, as `accumulate` leaves them.
+        acc, comp: [M, N] fp32, as `accumulate` leaves them. comp None: all 0.
         METHOD: as it was there.
 
     Returns:
@@ -58,7 +58,8 @@ def row_total(acc, comp, METHOD: tl.constexpr):
         error = tl.zeros_like(total)
     elif METHOD == "kahan":
         total, error = row_sum(acc)
-        error = error + tl.sum(comp, axis=1)
+        if comp is not None:
+            error = error + tl.sum(comp, axis=1)
     else:
         total, error = row_sum2(acc, comp)
     return total, tl.where(tl.abs(total) < INF, error, 0.0)
@@ -75,7 +76,7 @@ def tile_sum(x, METHOD: tl.constexpr):
     Returns:
         [M] fp32.
     """
-    total, comp = row_total(x, tl.zeros_like(x), METHOD)
+    total, comp = row_total(x, None, METHOD)
     return total + comp
 
 

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent / "blocks"))
 import compensated_kernels
 import gemm_kernels
 import layout_kernels
+import owner_kernels
 import reduce_kernels
 import scores_kernels
 import softmax_kernels
@@ -58,6 +59,11 @@ BLOCK_CASES: dict[str, BlockCase] = {
         layout_kernels.block_kernel, {"BLOCK_ROWS": 32, "BLOCK_COLS": 64, "WIDE": True}
     ),
     "store_rows": _case(layout_kernels.rows_kernel, {"N": 64}),
+    "load_rows": _case(layout_kernels.copied_rows_kernel, {"N": 64}),
+    "load_paged_tile": _case(
+        layout_kernels.paged_kernel, {"ROWS": 32, "COLS": 64, "PAGE": 64}, table_ptr="*i32"
+    ),
+    "load_grouped": _case(layout_kernels.grouped_kernel, {"ROWS": 8, "GROUP": 4, "COLS": 64}),
     "masking": _case(layout_kernels.predicates_kernel, {"M": 32, "N": 64}),
     "key_range": _case(
         layout_kernels.ranges_kernel,
@@ -131,6 +137,9 @@ for _branch in (False, True):
         },
     )
 BLOCK_CASES["grouped_order"] = _case(gemm_kernels.order_kernel, {"GROUP": 4}, out_ptr="*i32")
+BLOCK_CASES["owner_of"] = _case(
+    owner_kernels.owner_kernel, {"STEPS": 2}, pieces_ptr="*i32", out_ptr="*i32"
+)
 BLOCK_CASES["split"] = _case(gemm_kernels.split_kernel, {"N": 256, "DTYPE": tl.float16})
 BLOCK_CASES["activations"] = _case(gemm_kernels.activations_kernel, {"N": 256})
 for _product in ("bf16x3", "fp16x6"):

@@ -20,8 +20,10 @@ from ..attention import attention
 from ._agreement import OWN, Facts, agree
 from ._blocks import BlockAttention
 from ._call import Geometry, LocalCall
+from ._fused import fused_facts, run_fused
 from ._placement import Placement, Shard, stream_index
 from ._queues import on_device
+from ._return import PeerMemory
 from ._ring import Blocks, Ring
 from ._transport import Transport, require_backend
 from ._ulysses import HeadExchange
@@ -48,25 +50,35 @@ def run_ulysses(
     placement: Placement,
     transport: Transport,
     exchange: type[HeadExchange] = HeadExchange,
+    memory: type[PeerMemory] | None = None,
 ) -> Result:
-    """`ulysses_attention` of a rank that has its transport."""
+    """`ulysses_attention` of a rank that has its transport.
+
+    memory: where the attention kernel itself stores output with peers; None: it is exchanged.
+    """
     call, (facts,) = _agreed(
-        "ulysses_attention", arguments, placement, [transport], head_ranks=transport.world
+        "ulysses_attention",
+        arguments,
+        placement,
+        [transport],
+        head_ranks=transport.world,
+        extra=lambda call: fused_facts(call, transport, memory),
     )
     counts = _counts(facts, "Sq"), _counts(facts, "Sk")
     geometry = Geometry.of(call, *counts)
     heads = exchange(transport, *counts, call.problem.Hq, call.problem.Hk)
     q, k, v = _all_tokens(call, heads)
-    if placement == "contiguous":
-        out, lse = _attend_locally(call, heads, q, k, v)
-        return _sent_back(call, heads, out, lse)
-    order_q = _order(geometry.q, call.lengths_q or (sum(counts[0]),), q.device)
-    order_k = _order(geometry.k, call.lengths_k or (sum(counts[1]),), q.device)
-    q = q.index_select(2, order_q.argsort())
-    k, v = (x.index_select(2, order_k.argsort()) for x in (k, v))
+    if placement != "contiguous":
+        order_q = _order(geometry.q, call.lengths_q or (sum(counts[0]),), q.device)
+        order_k = _order(geometry.k, call.lengths_k or (sum(counts[1]),), q.device)
+        q = q.index_select(2, order_q.argsort())
+        k, v = (x.index_select(2, order_k.argsort()) for x in (k, v))
+    if memory is not None:
+        return run_fused(call, transport, memory, geometry.q, (q, k, v), _own_sinks(call, heads))
     out, lse = _attend_locally(call, heads, q, k, v)
-    out = out.index_select(2, order_q)
-    lse = None if lse is None else lse.index_select(2, order_q)
+    if placement != "contiguous":
+        out = out.index_select(2, order_q)
+        lse = None if lse is None else lse.index_select(2, order_q)
     return _sent_back(call, heads, out, lse)
 
 
@@ -108,6 +120,7 @@ def _agreed(
     transports: Sequence[Transport],
     *,
     head_ranks: int = 1,
+    extra: Callable[[LocalCall], Facts] = lambda call: {},
 ) -> tuple[LocalCall, list[list[Facts]]]:
     """Check this rank's call, and that all ranks make the same one.
 
@@ -115,6 +128,7 @@ def _agreed(
         transports: groups that together connect all ranks, one exchange in each. After the first
             a rank speaks for all ranks of that group.
         head_ranks: how many ranks share the query heads.
+        extra: what else ranks must agree about.
 
     Returns:
         (call, facts): the facts of the members of each group; for the second group "Sq" and "Sk"
@@ -134,8 +148,9 @@ def _agreed(
                 f"got Hq = {call.problem.Hq}. Use ring_attention, which leaves heads together, or "
                 "hybrid_attention with fewer ranks for the heads"
             )
+        facts = {**call.facts(), **extra(call)}
         checked.append(call)
-        return call.facts()
+        return facts
 
     found = exchanged(operator, describe, transports)
     return checked[0], found

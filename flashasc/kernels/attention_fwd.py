@@ -10,6 +10,7 @@ from blocks.masking import key_range
 
 from .attention_finish import finish, load_sinks
 from .attention_tile import attend_range
+from .peer_store import store_owned
 from .state_memory import store_state
 
 
@@ -33,13 +34,17 @@ def _attention_fwd_tile(
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
     V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
+    peers_ptr=None, pieces_ptr=None, failed_ptr=None, pieces=0, out_at=0, lse_at=0, signal_at=0,
+    first_head=0, all_heads=0,
+    PEERS: tl.constexpr = False, HEADS_FIRST: tl.constexpr = True, STEPS: tl.constexpr = 0,
 ):  # fmt: skip
     """Compute one tile of query rows of one head: task = (batch * Hq + head) * tiles_m + tile.
 
     STATE: store the rows' raw state, see `state_memory`, in lse_ptr and out_ptr, instead of their
     output; sinks then are for whoever finishes it. DIAGONALS: each sequence brings its own.
     PACKED: Sq and Sk are the tokens of all sequences, max_q and max_k the most that one counts
-    with, and strides along the batch are 0.
+    with, and strides along the batch are 0. PEERS: rows belong to several ranks, and are stored
+    with them, see `peer_store`; head 0 is their first_head of all_heads.
     """
     pid_bh = task // tiles_m
     # the last rows of a causal problem have the most keys: they go first
@@ -134,9 +139,16 @@ def _attention_fwd_tile(
             SINKS, (WITH_LSE and METHOD != "plain") and not WHOLE, WHOLE,
             v_ptr.dtype.element_ty == tl.float16, NATURAL,
         )  # fmt: skip
-        store_tile(out_ptr, out, start_m, Sq, stride_om, stride_od, Dv, WIDE)
-        if WITH_LSE:
-            store_rows(lse_ptr, lse, start_m, Sq)
+        if PEERS:
+            store_owned(
+                peers_ptr, pieces_ptr, failed_ptr, pieces, out_at, lse_at, signal_at,
+                out, lse, batch, first_head + head, all_heads, start_m, Sq,
+                out_ptr.dtype.element_ty, Dv, WITH_LSE, HEADS_FIRST, STEPS,
+            )  # fmt: skip
+        else:
+            store_tile(out_ptr, out, start_m, Sq, stride_om, stride_od, Dv, WIDE)
+            if WITH_LSE:
+                store_rows(lse_ptr, lse, start_m, Sq)
 
 
 # sizes, and strides of single numbers, are not worth a compilation each

@@ -14,8 +14,10 @@ from .._configs import TileConfig
 from .._problem import AttentionProblem, Extras
 from .._target import Target
 from .attention_fwd import attention_fwd_kernel
+from .attention_peers import attention_peers_kernel
 from .descriptors import key_descriptors
 from .launch import Route, launch
+from .peer_launch import PeerStores
 
 Spread = Literal["none", "full", "columns", "rows", "one"]
 """Over what a mask or bias is given: every pair of query and key, keys alone, queries alone, ..."""
@@ -145,6 +147,7 @@ def launch_attention_fwd(
     *,
     state: bool = False,
     few: int = 0,
+    peers: PeerStores | None = None,
 ) -> None:
     """Write the attention output, and its log-sum-exp unless `lse` is None.
 
@@ -161,6 +164,7 @@ def launch_attention_fwd(
         state: write the rows' raw state instead: `out` is its acc and `lse` its rows, as in
             `state_memory`, with S before the last two, or last, dimensions. Sinks do not count.
         few: packed sequences of at most so many queries are left out.
+        peers: rows go to the ranks that own them; `out` and `lse` are not written to.
     """
     if state:
         assert lse is not None
@@ -232,9 +236,9 @@ def launch_attention_fwd(
         "few": few, "tiles_m": tiles_m, "tasks": tasks,
     }  # fmt: skip
     launch(
-        attention_fwd_kernel,
+        attention_fwd_kernel if peers is None else attention_peers_kernel,
         min(tasks, target.cores) if config.core_loop else tasks,
-        args,
+        args if peers is None else {**args, **peers.arguments()},
         kernel_constants(
             problem,
             config,
@@ -244,7 +248,8 @@ def launch_attention_fwd(
             by_columns=(by_columns(q), by_columns(k), by_columns(v)),
             state=state,
             descriptors=described is not None,
-        ),
+        )
+        | ({} if peers is None else peers.constants()),
         route=route,
         device=problem.device,
         arch=target.arch,

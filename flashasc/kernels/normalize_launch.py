@@ -67,6 +67,7 @@ def launch_normalize(
         "tasks": tasks,
         "eps": eps,
     }
+    schedule = config.schedule(mode, numbers)
     constants = kernel_constants(
         config,
         mode,
@@ -79,19 +80,19 @@ def launch_normalize(
     )
     launch(
         normalize_kernel,
-        min(tasks, target.cores) if config.core_loop else tasks,
+        tasks if schedule.programs is None else min(tasks, target.cores * schedule.programs),
         args,
         constants,
         route=route,
         device=x.device,
         arch=target.arch,
-        options=config.compiler_options(numbers),
+        options=schedule.compiler_options(),
     )
 
 
 def kernel_constants(
     config: NormalizeConfig,
-    mode: str,
+    mode: Mode,
     method: str,
     numbers: int,
     *,
@@ -109,16 +110,19 @@ def kernel_constants(
         given, weight, bias: as the kernel takes them.
         wide: strides need 64 bits.
     """
+    schedule = config.schedule(mode, numbers)
     return {
         "MODE": mode,
         "METHOD": method,
         "GIVEN": given,
         "WEIGHT": weight,
         "BIAS": bias,
+        "HELD": schedule.held and not given,
         "BLOCK_M": config.block_m(numbers),
         "BLOCK_N": config.block_n(numbers),
         "WIDE": wide,
-        "CORE_LOOP": config.core_loop,
+        "CORE_LOOP": schedule.programs is not None,
+        "STAGES": schedule.stages,
     }
 
 

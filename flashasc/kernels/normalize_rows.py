@@ -17,15 +17,19 @@ from blocks.reduce import normalised, row_moments, row_softmax, square_sum, weig
 
 @triton.jit
 def _normalize_task(
-    task, x_ptr, out_ptr, weight_ptr, bias_ptr, first_ptr, second_ptr,
+    task, weight, bias, x_ptr, out_ptr, weight_ptr, bias_ptr, first_ptr, second_ptr,
     stride_xo, stride_xm, stride_xn, stride_oo, stride_om, stride_on,
     rows, numbers, tiles_m, tiles_n, eps,
     MODE: tl.constexpr, METHOD: tl.constexpr, GIVEN: tl.constexpr, WEIGHT: tl.constexpr,
-    BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDE: tl.constexpr,
+    BIAS: tl.constexpr, HELD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Write one tile: task = row tile * tiles_n + tile of the row."""
-    tile_m = task // tiles_n
-    start_n = task % tiles_n * BLOCK_N
+    """Write one tile: task = row tile * tiles_n + tile of the row; weight and bias where HELD."""
+    tile_m = task
+    start_n = 0
+    if GIVEN:
+        tile_m = task // tiles_n
+        start_n = task % tiles_n * BLOCK_N
     outer = tile_m // tiles_m
     start_m = tile_m % tiles_m * BLOCK_M
     x_ptr = advance(x_ptr, outer, stride_xo)
@@ -61,15 +65,21 @@ def _normalize_task(
             mean = tl.zeros_like(mean_square)
         y = normalised(x, mean, mean_square, eps, MODE == "layer_norm")
         if WEIGHT:
-            y = y * load_spread(
-                weight_ptr, 0, 1, start_n, numbers, 0, 1, "columns", BLOCK_M, BLOCK_N, False
-            ).to(tl.float32)
+            if not HELD:
+                weight = _of_columns(weight_ptr, start_n, numbers, BLOCK_M, BLOCK_N)
+            y = y * weight.to(tl.float32)
         if BIAS:
-            y = y + load_spread(
-                bias_ptr, 0, 1, start_n, numbers, 0, 1, "columns", BLOCK_M, BLOCK_N, False
-            ).to(tl.float32)
+            if not HELD:
+                bias = _of_columns(bias_ptr, start_n, numbers, BLOCK_M, BLOCK_N)
+            y = y + bias.to(tl.float32)
     out_ptr = advance(out_ptr, outer, stride_oo)
     store_block(out_ptr, y, start_m, rows, start_n, numbers, stride_om, stride_on, WIDE)
+
+
+@triton.jit
+def _of_columns(ptr, start_n, numbers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """A tile of a weight or a bias as it is stored, [1, BLOCK_N]."""
+    return load_spread(ptr, 0, 1, start_n, numbers, 0, 1, "columns", BLOCK_M, BLOCK_N, False)
 
 
 # counts are not worth a compilation each; whether a row's length is a multiple of 16 is
@@ -79,8 +89,8 @@ def normalize_kernel(
     stride_xo, stride_xm, stride_xn, stride_oo, stride_om, stride_on,
     rows, numbers, tiles_m, tiles_n, tasks, eps,
     MODE: tl.constexpr, METHOD: tl.constexpr, GIVEN: tl.constexpr, WEIGHT: tl.constexpr,
-    BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDE: tl.constexpr,
-    CORE_LOOP: tl.constexpr,
+    BIAS: tl.constexpr, HELD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    WIDE: tl.constexpr, CORE_LOOP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Normalise rows, [outer, rows] of them, of `numbers` numbers each.
 
@@ -94,21 +104,41 @@ def normalize_kernel(
         METHOD: how sums within a tile are kept: "plain", "kahan" or "sum2".
         GIVEN: take first_ptr and second_ptr; otherwise a row lies in one tile.
         WEIGHT, BIAS: multiply by the weight, add the bias.
+        HELD: weight and bias are loaded once a program; for rows in one tile.
         WIDE: see `blocks.layout.tile_offsets`.
-        CORE_LOOP: one program per core, which loops over the tasks (NPU).
+        CORE_LOOP: programs loop over the tasks; otherwise there is one for each.
+        STAGES: tiles that a loop keeps on the way (GPU).
     """
+    tl.static_assert(not (HELD and GIVEN), "tiles of a long row have weights of their own")
+    weight = None
+    bias = None
+    if HELD:
+        if WEIGHT:
+            weight = _of_columns(weight_ptr, 0, numbers, BLOCK_M, BLOCK_N)
+        if BIAS:
+            bias = _of_columns(bias_ptr, 0, numbers, BLOCK_M, BLOCK_N)
     if CORE_LOOP:
-        for task in range(tl.program_id(0), tasks, tl.num_programs(0)):
-            _normalize_task(
-                task, x_ptr, out_ptr, weight_ptr, bias_ptr, first_ptr, second_ptr,
-                stride_xo, stride_xm, stride_xn, stride_oo, stride_om, stride_on,
-                rows, numbers, tiles_m, tiles_n, eps,
-                MODE, METHOD, GIVEN, WEIGHT, BIAS, BLOCK_M, BLOCK_N, WIDE,
-            )  # fmt: skip
+        if STAGES == 1:
+            for task in range(tl.program_id(0), tasks, tl.num_programs(0)):
+                _normalize_task(
+                    task, weight, bias, x_ptr, out_ptr, weight_ptr, bias_ptr, first_ptr, second_ptr,
+                    stride_xo, stride_xm, stride_xn, stride_oo, stride_om, stride_on,
+                    rows, numbers, tiles_m, tiles_n, eps,
+                    MODE, METHOD, GIVEN, WEIGHT, BIAS, HELD, BLOCK_M, BLOCK_N, WIDE,
+                )  # fmt: skip
+        else:
+            for task in tl.range(tl.program_id(0), tasks, tl.num_programs(0), num_stages=STAGES):
+                _normalize_task(
+                    task, weight, bias, x_ptr, out_ptr, weight_ptr, bias_ptr, first_ptr, second_ptr,
+                    stride_xo, stride_xm, stride_xn, stride_oo, stride_om, stride_on,
+                    rows, numbers, tiles_m, tiles_n, eps,
+                    MODE, METHOD, GIVEN, WEIGHT, BIAS, HELD, BLOCK_M, BLOCK_N, WIDE,
+                )  # fmt: skip
     else:
         _normalize_task(
-            tl.program_id(0), x_ptr, out_ptr, weight_ptr, bias_ptr, first_ptr, second_ptr,
+            tl.program_id(0), weight, bias,
+            x_ptr, out_ptr, weight_ptr, bias_ptr, first_ptr, second_ptr,
             stride_xo, stride_xm, stride_xn, stride_oo, stride_om, stride_on,
             rows, numbers, tiles_m, tiles_n, eps,
-            MODE, METHOD, GIVEN, WEIGHT, BIAS, BLOCK_M, BLOCK_N, WIDE,
+            MODE, METHOD, GIVEN, WEIGHT, BIAS, HELD, BLOCK_M, BLOCK_N, WIDE,
         )  # fmt: skip

@@ -78,6 +78,7 @@ def kernel_constants(
         "WIDE": wide,
         "LONG": long,
         "CORE_LOOP": config.core_loop,
+        "STAGES": config.stages,
     }
 
 

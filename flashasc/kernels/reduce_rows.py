@@ -36,13 +36,63 @@ def _load_numbers(
 
 
 @triton.jit
+def _add_step(
+    acc, comp, second, second_comp, given, step, x_ptr, start_m,
+    stride_xm, stride_xp, stride_xn, rows, numbers, tiles_n,
+    TERM: tl.constexpr, METHOD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ALONG: tl.constexpr, WIDE: tl.constexpr, LONG: tl.constexpr,
+):  # fmt: skip
+    """The sums, or the maxima, of a tile's lanes with one more tile of the rows."""
+    tile_ptr = advance(x_ptr, step // tiles_n, stride_xp)
+    if LONG:
+        # where a row's numbers outrun 32 bits they are counted from the tile's start
+        begin = tl.cast(step % tiles_n, tl.int64) * BLOCK_N
+        tile_ptr = tile_ptr + begin * stride_xn
+        start_n = 0
+        end_n = tl.minimum(numbers - begin, BLOCK_N).to(tl.int32)
+    else:
+        start_n = step % tiles_n * BLOCK_N
+        end_n = numbers
+    x = _load_numbers(
+        tile_ptr, start_m, rows, start_n, end_n, stride_xm, stride_xn,
+        BLOCK_M, BLOCK_N, ALONG, WIDE,
+    )  # fmt: skip
+    inside = within(start_n + tl.arange(0, BLOCK_N), end_n)
+    if ALONG:
+        inside = inside[None, :]
+    else:
+        inside = inside[:, None]
+    if METHOD == "max":
+        if TERM == "negated":
+            x = -x
+        elif TERM == "size":
+            x = tl.abs(x)
+        comp = tl.maximum(comp, tl.where(x == x, 0.0, 1.0))
+        acc = tl.maximum(acc, tl.where(inside & (x == x), x, NEG_INF))
+    elif TERM == "spread":
+        apart = deviations(x, given, inside)
+        acc, comp = accumulate(acc, comp, apart * apart, METHOD)
+        second, second_comp = accumulate(second, second_comp, apart, METHOD)
+    else:
+        if TERM == "square":
+            x = x * x
+        elif TERM == "scaled":
+            scaled = x * given
+            x = scaled * scaled
+        elif TERM == "weight":
+            x = tl.where(inside, tl.exp(x - pivot_of(given)), 0.0)
+        acc, comp = accumulate(acc, comp, x, METHOD)
+    return acc, comp, second, second_comp
+
+
+@triton.jit
 def _reduce_task(
     task, x_ptr, given_ptr, out_ptr, second_ptr,
     stride_xo, stride_xm, stride_xp, stride_xn,
     rows, numbers, tiles_m, tiles_n, tiles, chunks,
     TERM: tl.constexpr, METHOD: tl.constexpr, RAW: tl.constexpr, STEPS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ALONG: tl.constexpr, WIDE: tl.constexpr,
-    LONG: tl.constexpr,
+    LONG: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Reduce one chunk of one tile of rows: task = row tile * chunks + chunk."""
     tile_m = task // chunks
@@ -60,6 +110,7 @@ def _reduce_task(
     comp = tl.zeros((LANES_0, LANES_1), tl.float32)
     second = tl.zeros((LANES_0, LANES_1), tl.float32)
     second_comp = tl.zeros((LANES_0, LANES_1), tl.float32)
+    given = None
     if (TERM == "scaled" or TERM == "weight") or TERM == "spread":
         SPREAD: tl.constexpr = "rows" if ALONG else "columns"
         given_ptr = advance(given_ptr, outer, rows)
@@ -70,46 +121,20 @@ def _reduce_task(
     first = chunk * STEPS
     # a loop that certainly runs
     last = tl.maximum(tl.minimum(first + STEPS, tiles), first + 1)
-    for step in range(first, last):
-        tile_ptr = advance(x_ptr, step // tiles_n, stride_xp)
-        if LONG:
-            # where a row's numbers outrun 32 bits they are counted from the tile's start
-            begin = tl.cast(step % tiles_n, tl.int64) * BLOCK_N
-            tile_ptr = tile_ptr + begin * stride_xn
-            start_n = 0
-            end_n = tl.minimum(numbers - begin, BLOCK_N).to(tl.int32)
-        else:
-            start_n = step % tiles_n * BLOCK_N
-            end_n = numbers
-        x = _load_numbers(
-            tile_ptr, start_m, rows, start_n, end_n, stride_xm, stride_xn,
-            BLOCK_M, BLOCK_N, ALONG, WIDE,
-        )  # fmt: skip
-        inside = within(start_n + tl.arange(0, BLOCK_N), end_n)
-        if ALONG:
-            inside = inside[None, :]
-        else:
-            inside = inside[:, None]
-        if METHOD == "max":
-            if TERM == "negated":
-                x = -x
-            elif TERM == "size":
-                x = tl.abs(x)
-            comp = tl.maximum(comp, tl.where(x == x, 0.0, 1.0))
-            acc = tl.maximum(acc, tl.where(inside & (x == x), x, NEG_INF))
-        elif TERM == "spread":
-            apart = deviations(x, given, inside)
-            acc, comp = accumulate(acc, comp, apart * apart, METHOD)
-            second, second_comp = accumulate(second, second_comp, apart, METHOD)
-        else:
-            if TERM == "square":
-                x = x * x
-            elif TERM == "scaled":
-                scaled = x * given
-                x = scaled * scaled
-            elif TERM == "weight":
-                x = tl.where(inside, tl.exp(x - pivot_of(given)), 0.0)
-            acc, comp = accumulate(acc, comp, x, METHOD)
+    if STAGES == 1:
+        for step in range(first, last):
+            acc, comp, second, second_comp = _add_step(
+                acc, comp, second, second_comp, given, step, x_ptr, start_m,
+                stride_xm, stride_xp, stride_xn, rows, numbers, tiles_n,
+                TERM, METHOD, BLOCK_M, BLOCK_N, ALONG, WIDE, LONG,
+            )  # fmt: skip
+    else:
+        for step in tl.range(first, last, num_stages=STAGES):
+            acc, comp, second, second_comp = _add_step(
+                acc, comp, second, second_comp, given, step, x_ptr, start_m,
+                stride_xm, stride_xp, stride_xn, rows, numbers, tiles_n,
+                TERM, METHOD, BLOCK_M, BLOCK_N, ALONG, WIDE, LONG,
+            )  # fmt: skip
 
     if not ALONG:
         acc = tl.trans(acc)
@@ -151,7 +176,7 @@ def reduce_kernel(
     rows, numbers, tiles_m, tiles_n, tiles, chunks, tasks,
     TERM: tl.constexpr, METHOD: tl.constexpr, RAW: tl.constexpr, STEPS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ALONG: tl.constexpr, WIDE: tl.constexpr,
-    LONG: tl.constexpr, CORE_LOOP: tl.constexpr,
+    LONG: tl.constexpr, CORE_LOOP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Reduce rows, [outer, rows] of them, of numbers [outer, numbers] each.
 
@@ -170,6 +195,7 @@ def reduce_kernel(
         WIDE: see `blocks.layout.tile_offsets`.
         LONG: numbers * BLOCK_N does not fit in 32 bits.
         CORE_LOOP: one program per core, which loops over the tasks (NPU).
+        STAGES: tiles that a loop keeps on the way (GPU).
     """
     if CORE_LOOP:
         for task in range(tl.program_id(0), tasks, tl.num_programs(0)):
@@ -177,12 +203,12 @@ def reduce_kernel(
                 task, x_ptr, given_ptr, out_ptr, second_ptr,
                 stride_xo, stride_xm, stride_xp, stride_xn,
                 rows, numbers, tiles_m, tiles_n, tiles, chunks,
-                TERM, METHOD, RAW, STEPS, BLOCK_M, BLOCK_N, ALONG, WIDE, LONG,
+                TERM, METHOD, RAW, STEPS, BLOCK_M, BLOCK_N, ALONG, WIDE, LONG, STAGES,
             )  # fmt: skip
     else:
         _reduce_task(
             tl.program_id(0), x_ptr, given_ptr, out_ptr, second_ptr,
             stride_xo, stride_xm, stride_xp, stride_xn,
             rows, numbers, tiles_m, tiles_n, tiles, chunks,
-            TERM, METHOD, RAW, STEPS, BLOCK_M, BLOCK_N, ALONG, WIDE, LONG,
+            TERM, METHOD, RAW, STEPS, BLOCK_M, BLOCK_N, ALONG, WIDE, LONG, STAGES,
         )  # fmt: skip

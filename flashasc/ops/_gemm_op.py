@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from .. import reference
+from .._configs import GemmTile
 from .._configs.compensation import PRODUCT_LENGTH
-from .._dispatch import Impl, plan_gemm
+from .._dispatch import Impl, Plan, plan_gemm
 from .._gemm_problem import Activation, GemmProblem, Product, gemm_problem
 
 _SCHEMA = (
@@ -22,7 +23,7 @@ _SCHEMA = (
 )
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """The arguments of the operator, in their order."""
 
     a: Tensor
@@ -43,17 +44,25 @@ class _Call(NamedTuple):
             compensated = self.a.shape[-1] >= PRODUCT_LENGTH
         return gemm_problem(*self[:5], compensated, self.product, self.out_dtype)
 
+    def plan(self) -> Plan[GemmTile]:
+        """How the call is computed.
+
+        Raises:
+            NotImplementedError, ImportError: see `plan_gemm`.
+        """
+        problem = self.problem()
+        pieces = [_step(x, -1) == 1 or _step(x, -2) == 1 for x in (self.a, self.b)]
+        if self.residual is not None:
+            pieces.append(_step(self.residual.expand(problem.shape), -1) == 1)
+        return plan_gemm(problem, self.impl, in_pieces=all(pieces))
+
 
 @torch.library.custom_op("flashasc::gemm", mutates_args=(), schema=_SCHEMA)
 def gemm(*args: Any) -> Tensor:
     """activation(a @ b + bias) + residual of validated [*batch, M, K] and [*batch, K, N]."""
-    call = _Call(*args)
+    call = Call(*args)
     a, b, bias, residual = call[:4]
-    problem = call.problem()
-    pieces = [_step(x, -1) == 1 or _step(x, -2) == 1 for x in (a, b)]
-    if residual is not None:
-        pieces.append(_step(residual.expand(problem.shape), -1) == 1)
-    plan = plan_gemm(problem, call.impl, in_pieces=all(pieces))
+    problem, plan = call.problem(), call.plan()
     if plan.route == "reference":
         return reference.gemm(a, b, bias, residual, problem)
     from ..kernels.gemm_launch import launch_gemm
@@ -66,7 +75,7 @@ def gemm(*args: Any) -> Tensor:
 
 @gemm.register_fake
 def _(*args: Any) -> Tensor:
-    call = _Call(*args)
+    call = Call(*args)
     batch = torch.broadcast_shapes(call.a.shape[:-2], call.b.shape[:-2])
     return call.a.new_empty((*batch, call.a.shape[-2], call.b.shape[-1]), dtype=call.out_dtype)
 
@@ -82,15 +91,15 @@ _DERIVATIVES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    call = _Call(*inputs)
+    call = Call(*inputs)
     ctx.save_for_backward(*call[:4])
     ctx.facts = call[4:]
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     a, b, bias, residual = ctx.saved_tensors
-    call = _Call(a, b, bias, residual, *ctx.facts)
-    needs = dict(zip(_Call._fields, ctx.needs_input_grad, strict=True))
+    call = Call(a, b, bias, residual, *ctx.facts)
+    needs = dict(zip(Call._fields, ctx.needs_input_grad, strict=True))
     grads: dict[str, Tensor] = {}
     if residual is not None and needs["residual"]:
         grads["residual"] = grad.sum_to_size(residual.shape).to(residual.dtype)
@@ -109,7 +118,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     if needs["b"]:
         found = gemm(a.mT.to(grad.dtype), grad, *options)
         grads["b"] = found.sum_to_size(b.shape).to(b.dtype)
-    return tuple(grads.get(name) for name in _Call._fields)
+    return tuple(grads.get(name) for name in Call._fields)
 
 
 gemm.register_autograd(_backward, setup_context=_save)

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from .._arguments import autocast
-from .._dispatch import Impl
+from .._configs import GemmTile
+from .._dispatch import Impl, Plan
 from .._gemm_problem import Activation, Product
 from .._validate import validate_bmm, validate_linear, validate_matmul
-from ._gemm_op import gemm
+from ._gemm_op import Call, gemm
 
-__all__ = ["bmm", "linear", "matmul"]
+__all__ = ["bmm", "explain", "linear", "matmul"]
 
 Compensated = bool | Literal["auto"]
 
@@ -61,16 +62,12 @@ def matmul(
     """
     a, b = autocast(a), autocast(b)
     choices = validate_matmul(a, b, compensated, product, out_dtype, impl)
-    left, right = (a[None] if a.dim() == 1 else a), (b[:, None] if b.dim() == 1 else b)
-    shape = (*left.shape[:-1], right.shape[-1])
-    if right.dim() == 2:
-        # many matrices times one are one tall matrix times that
-        left = left.flatten(0, -2)
+    left, right = _matrices(a, b)
     out: Tensor = gemm(
         left, right, None, None, None, _flag(choices.compensated), product, choices.out_dtype, impl
     )
     if right.dim() == 2:
-        out = out.reshape(shape)
+        out = out.reshape(*a.shape[:-1] if a.dim() > 1 else (1,), right.shape[-1])
     if b.dim() == 1:
         out = out.squeeze(-1)
     return out.squeeze(-2 if b.dim() > 1 else -1) if a.dim() == 1 else out
@@ -153,6 +150,40 @@ def linear(
         impl,
     )
     return out.reshape(shape)
+
+
+def explain(
+    a: Tensor,
+    b: Tensor,
+    *,
+    compensated: Compensated = "auto",
+    out_dtype: torch.dtype | None = None,
+    product: Product = "ieee",
+    impl: Impl = "auto",
+) -> Plan[GemmTile]:
+    """What `matmul` would run for these arguments, and why. Computes nothing.
+
+    Args:
+        a, b, ...: as for `matmul`. A `linear` of x and a weight is `matmul(x, weight.mT)`.
+
+    Returns:
+        The plan: route, reason, target, and the row of the tile table, which says whether the sums
+        are compensated. `print` it.
+
+    Raises:
+        What `matmul` would raise.
+    """
+    a, b = autocast(a), autocast(b)
+    choices = validate_matmul(a, b, compensated, product, out_dtype, impl)
+    left, right = _matrices(a, b)
+    flag = _flag(choices.compensated)
+    return Call(left, right, None, None, None, flag, product, choices.out_dtype, impl).plan()
+
+
+def _matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The factors as batches of matrices: many matrices times one are one tall matrix."""
+    left, right = (a[None] if a.dim() == 1 else a), (b[:, None] if b.dim() == 1 else b)
+    return (left.flatten(0, -2) if right.dim() == 2 else left), right
 
 
 def _flag(compensated: Compensated) -> bool | None:

@@ -17,7 +17,9 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from flashasc.distributed.verify import (
+    ALL_OPS,
     FAULTS,
+    FUSED_FAULTS,
     LAYERS,
     OPS,
     Report,
@@ -38,7 +40,10 @@ def verify_command(
         str, typer.Option(help="comm, compute, fused, or all: in this order.")
     ] = "all",
     op: Annotated[
-        list[str] | None, typer.Option(help="ring, ulysses, hybrid; repeatable. All by default.")
+        list[str] | None,
+        typer.Option(
+            help="ring, ulysses, hybrid, ulysses-fused; repeatable. The first three by default."
+        ),
     ] = None,
     dtype: Annotated[
         list[str] | None,
@@ -53,7 +58,7 @@ def verify_command(
     runs: Annotated[int, typer.Option(help="How often; with other data each time.")] = 1,
     inject: Annotated[
         str | None,
-        typer.Option(help=f"A fault, to see it found: {', '.join(FAULTS)}."),
+        typer.Option(help=f"A fault, to see it found: {', '.join((*FAULTS, *FUSED_FAULTS))}."),
     ] = None,
     at: Annotated[int, typer.Option(help="The rank that has the fault.")] = 0,
     report: Annotated[
@@ -67,10 +72,12 @@ def verify_command(
     with usage_errors():
         request = Request(
             layers=LAYERS if layer == "all" else tuple(_known("layer", [layer], LAYERS)),
-            ops=tuple(_known("op", op or list(OPS), OPS)),
+            ops=tuple(_known("op", op or list(OPS), ALL_OPS)),
             dtypes=tuple(_DTYPES[d] for d in _known("dtype", dtype or _DEFAULT, tuple(_DTYPES))),
             timeout=_positive("timeout", timeout),
-            inject=None if inject is None else _known("inject", [inject], tuple(FAULTS))[0],
+            inject=None
+            if inject is None
+            else _known("inject", [inject], (*FAULTS, *FUSED_FAULTS))[0],
             at=at,
             runs=int(_positive("runs", runs)),
         )

@@ -71,9 +71,9 @@ def _reduce_uses(every_use: bool) -> list[tuple[str, str, bool, bool]]:
     return largest + sums + [(of, "max", r, r) for of in get_args(Largest) for r in flags]
 
 
-def _normalize_uses(tile: NormalizeConfig, every_use: bool) -> list[tuple[str, str, int, bool]]:
+def _normalize_uses(tile: NormalizeConfig, every_use: bool) -> list[tuple[Mode, str, int, bool]]:
     """(mode, method, numbers of a row, weight and bias); most room first."""
-    largest = [("layer_norm", "sum2", tile.max_tile, True)]
+    largest: list[tuple[Mode, str, int, bool]] = [("layer_norm", "sum2", tile.max_tile, True)]
     if not every_use:
         return largest
     others = [
@@ -117,7 +117,13 @@ def reduce_case(
 
 
 def normalize_case(
-    tile: NormalizeConfig, dtype: str, arch: str, mode: str, method: str, numbers: int, affine: bool
+    tile: NormalizeConfig,
+    dtype: str,
+    arch: str,
+    mode: Mode,
+    method: str,
+    numbers: int,
+    affine: bool,
 ) -> Case:
     """Softmax or a norm as a call of this kind specialises its kernel on a processor."""
     from flashasc.kernels.normalize_launch import absent_arguments, kernel_constants

@@ -7,10 +7,14 @@ import triton.language as tl
 
 from blocks.layout import (
     advance,
+    load_grouped,
+    load_paged_tile,
+    load_rows,
     load_spread,
     load_tile,
     sequence,
     store_block,
+    store_grouped,
     store_rows,
     store_tile,
     tile_offsets,
@@ -71,6 +75,40 @@ def block_kernel(
 def rows_kernel(x_ptr, out_ptr, row_start, row_end, N: tl.constexpr):
     """store_rows of x, [N]."""
     store_rows(out_ptr, tl.load(x_ptr + tl.arange(0, N)), row_start, row_end)
+
+
+@triton.jit
+def copied_rows_kernel(x_ptr, out_ptr, row_start, row_end, N: tl.constexpr):
+    """load_rows of x into store_rows of out, [N]."""
+    x = load_rows(x_ptr, row_start, row_end, N)
+    store_rows(out_ptr, x, row_start, row_end)
+
+
+@triton.jit
+def paged_kernel(
+    x_ptr, table_ptr, out_ptr, pages, row_end, stride_page, stride_row,
+    ROWS: tl.constexpr, COLS: tl.constexpr, PAGE: tl.constexpr,
+):  # fmt: skip
+    """The first rows of a paged matrix into out, [ROWS, COLS]."""
+    tile = load_paged_tile(
+        x_ptr, table_ptr, pages, 0, row_end, stride_page, stride_row, 1,
+        COLS, ROWS, COLS, PAGE, CHECK_ROWS=True, WIDE=False,
+    )  # fmt: skip
+    store_tile(out_ptr, tile, 0, ROWS, COLS, 1, COLS, WIDE=False)
+
+
+@triton.jit
+def grouped_kernel(
+    x_ptr, out_ptr, rows, heads, stride_row, stride_head,
+    ROWS: tl.constexpr, GROUP: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """load_grouped of x into store_grouped of out, whose heads lie one behind the other."""
+    tile = load_grouped(
+        x_ptr, 0, rows, heads, stride_row, stride_head, 1, COLS, ROWS, GROUP, COLS, WIDE=False
+    )
+    store_grouped(
+        out_ptr, tile, 0, rows, heads, COLS, COLS * ROWS, 1, COLS, ROWS, GROUP, WIDE=False
+    )
 
 
 @triton.jit

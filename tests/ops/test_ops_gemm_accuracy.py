@@ -74,7 +74,7 @@ def test_16_bit_factors_keep_float32_sums(fast_gemm_route: Route) -> None:
     exact = a.double() @ b.double()
     a, b = a.to(fast_gemm_route.device), b.to(fast_gemm_route.device)
     wide = ops.matmul(a, b, out_dtype=torch.float32, impl=fast_gemm_route.impl)
-    # tensor cores truncate as they add: what a segment of 512 loses so stays
+    # tensor cores truncate as they add: what a segment loses so stays
     limit = 64 if fast_gemm_route.device == "cuda" else 2
     assert relative_error(wide.cpu(), exact) < limit * U
 

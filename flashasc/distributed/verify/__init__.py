@@ -5,11 +5,14 @@ layer proves.
 """
 
 from .faults import FAULTS, KILLED, Fault
-from .outcomes import LAYERS, OPS, Outcome, Report
+from .outcomes import ALL_OPS, LAYERS, OPS, Outcome, Report
+from .peer_faults import FUSED_FAULTS
 from .runner import Request, verification_mesh, verify
 
 __all__ = [
+    "ALL_OPS",
     "FAULTS",
+    "FUSED_FAULTS",
     "KILLED",
     "LAYERS",
     "OPS",

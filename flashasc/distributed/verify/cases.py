@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..._arguments import Arguments
 from ...testing import error_budget
 from .._placement import Placement, Shard, shards, stream_index
 
@@ -192,4 +193,25 @@ def judge(found: Tensor, inputs: Inputs, case: VerifyCase, rows: Tensor) -> str:
     return (
         f"error {worst:.2e} where {allowed:.2e} is allowed, at {at} of {list(found.shape)}; "
         f"{bad} of {error[..., 0].numel()} rows are off"
+    )
+
+
+def arguments_of(case: VerifyCase, q: Tensor, k: Tensor, v: Tensor, inputs: Inputs) -> Arguments:
+    """The call of one rank, from tensors with heads first."""
+    device = q.device
+    edges = None
+    if case.packed:
+        lengths = torch.tensor([0, *case.lengths], dtype=torch.int32, device=device)
+        edges = lengths.cumsum(0, dtype=torch.int32)
+        q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+    sinks = None if inputs.sinks is None else inputs.sinks.to(device)
+    return Arguments(
+        q,
+        k,
+        v,
+        layout="TND" if case.packed else "BNSD",
+        sinks=sinks,
+        cu_seqlens_q=edges,
+        cu_seqlens_k=edges,
+        **case.options,
     )

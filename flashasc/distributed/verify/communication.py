@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -13,14 +13,10 @@ from .._call import Geometry
 from .._placement import shards
 from .._ring import Ring
 from .._transport import Transport
-from .outcomes import Op
+from .outcomes import Check, Finding, Op
+from .peers import return_checks
 from .setting import Setting
 from .tags import difference, tagged
-
-Finding = str | tuple[str, int]
-"""What is wrong, "" for nothing; or that, and the step it was found at."""
-Check = tuple[str, Callable[[], Finding]]
-"""Name, and what performs it."""
 
 # torch 2.13 has a new name for it
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -40,6 +36,8 @@ def communication_checks(setting: Setting, ops: tuple[Op, ...]) -> Iterator[Chec
     if "ulysses" in ops:
         yield "heads for sequence", lambda: _heads(setting, setting.ranks())
         yield "sequence for heads", lambda: _heads_back(setting, setting.ranks())
+    if "ulysses-fused" in ops:
+        yield from return_checks(setting)
     if "hybrid" in ops:
         yield "ring exchange (mesh)", lambda: _ring(setting, setting.ranks(ring_group))
         yield "heads for sequence (mesh)", lambda: _heads(setting, setting.ranks(head_group))

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
-from ..._arguments import Arguments
 from .._call import Geometry, LocalCall
 from .._placement import Piece, Shard
-from .cases import Inputs, VerifyCase, draw, held, judge, own_rows, verify_cases
-from .communication import Check
-from .outcomes import Op
+from .cases import Inputs, VerifyCase, arguments_of, draw, held, judge, own_rows, verify_cases
+from .outcomes import Check, Op
+from .peers import lone_checks
 from .setting import Setting
 
 
@@ -26,27 +24,8 @@ def computation_checks(setting: Setting, ops: tuple[Op, ...]) -> Iterator[Check]
             yield f"ring: {case.name}", lambda case=case: _ring(setting, case)  # type: ignore[misc]
         if "ulysses" in ops or "hybrid" in ops:
             yield f"heads: {case.name}", lambda case=case: _heads(setting, case)  # type: ignore[misc]
-
-
-def arguments_of(case: VerifyCase, q: Tensor, k: Tensor, v: Tensor, inputs: Inputs) -> Arguments:
-    """The call of one rank, from tensors with heads first."""
-    device = q.device
-    edges = None
-    if case.packed:
-        lengths = torch.tensor([0, *case.lengths], dtype=torch.int32, device=device)
-        edges = lengths.cumsum(0, dtype=torch.int32)
-        q, k, v = (x.transpose(0, 1) for x in (q, k, v))
-    sinks = None if inputs.sinks is None else inputs.sinks.to(device)
-    return Arguments(
-        q,
-        k,
-        v,
-        layout="TND" if case.packed else "BNSD",
-        sinks=sinks,
-        cu_seqlens_q=edges,
-        cu_seqlens_k=edges,
-        **case.options,
-    )
+    if "ulysses-fused" in ops:
+        yield from lone_checks(setting)
 
 
 def _ring(setting: Setting, case: VerifyCase) -> str:

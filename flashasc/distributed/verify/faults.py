@@ -19,7 +19,8 @@ from .._placement import Piece
 from .._run import Result
 from .._transport import Pending, Transport
 from .._ulysses import HeadExchange
-from .outcomes import Layer
+from .outcomes import Layer, Op
+from .peer_faults import FUSED_FAULTS, with_fused_fault
 from .setting import Setting
 
 KILLED = 9
@@ -43,14 +44,19 @@ class Fault:
     breaks: bool = False
 
 
-def with_fault(setting: Setting, name: str, rank: int) -> Setting:
+def with_fault(setting: Setting, name: str, rank: int, ops: Sequence[Op]) -> Setting:
     """The setting of this rank, with a fault if it is the one.
 
     Raises:
-        ValueError: no such fault, or rank.
+        ValueError: no such fault, or rank; or nothing is checked that could have it.
     """
+    if name in FUSED_FAULTS:
+        if "ulysses-fused" not in ops:
+            raise ValueError(f"--inject: {name} is a fault of --op ulysses-fused")
+        return with_fused_fault(setting, name) if dist.get_rank() == rank else setting
     if name not in FAULTS:
-        raise ValueError(f"--inject: {name} is no fault; expected {', '.join(FAULTS)}")
+        known = ", ".join((*FAULTS, *FUSED_FAULTS))
+        raise ValueError(f"--inject: {name} is no fault; expected {known}")
     if not 0 <= rank < dist.get_world_size():
         raise ValueError(f"--at: expected a rank, 0 to {dist.get_world_size() - 1}; got {rank}")
     return FAULTS[name].install(setting) if dist.get_rank() == rank else setting

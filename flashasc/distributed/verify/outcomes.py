@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Layer = Literal["comm", "compute", "fused"]
 LAYERS: tuple[Layer, ...] = ("comm", "compute", "fused")
-Op = Literal["ring", "ulysses", "hybrid"]
+Op = Literal["ring", "ulysses", "hybrid", "ulysses-fused"]
 OPS: tuple[Op, ...] = ("ring", "ulysses", "hybrid")
+"""What is checked where nothing else is asked for: it works on every group."""
+ALL_OPS: tuple[Op, ...] = (*OPS, "ulysses-fused")
+Finding = str | tuple[str, int]
+"""What is wrong, "" for nothing; or that, and the step it was found at."""
+Check = tuple[str, Callable[[], Finding]]
+"""Name, and what performs it."""
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from .._transport import CommunicationError
-from .communication import Check, Finding, communication_checks
+from .communication import communication_checks
 from .computation import computation_checks
 from .faults import with_fault
-from .outcomes import LAYERS, OPS, Layer, Op, Outcome, Report
+from .outcomes import LAYERS, OPS, Check, Finding, Layer, Op, Outcome, Report
 from .setting import Setting
 from .whole import whole_checks
 
@@ -92,7 +92,7 @@ def verify(
         for dtype in request.dtypes:
             setting = Setting(device, dtype, mesh, request.timeout, on_step, seed=run)
             if request.inject is not None:
-                setting = with_fault(setting, request.inject, request.at)
+                setting = with_fault(setting, request.inject, request.at, request.ops)
             label = str(dtype).removeprefix("torch.")
             for layer in request.layers:
                 for check, perform in _CHECKS[layer](setting, request.ops):

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from .._blocks import BlockAttention
+from .._return import PeerMemory
 from .._ring import Blocks
 from .._run import Result
 from .._transport import Transport
@@ -33,6 +34,7 @@ class Setting:
         seed: of the data; another one each time, so that what an earlier run left shows.
         transport, blocks, exchange, finish: what moves, what computes, what exchanges heads, and
             what hands the result out; those of the package, or ones with a fault.
+        memory: of peers, for what is fused; None: what the device has.
     """
 
     device: torch.device
@@ -45,6 +47,7 @@ class Setting:
     blocks: Blocks = BlockAttention
     exchange: type[HeadExchange] = HeadExchange
     finish: Callable[[Result], Result] = _unchanged
+    memory: type[PeerMemory] | None = None
 
     def ranks(self, group: dist.ProcessGroup | None = None) -> Transport:
         """The transport under test, in a group."""

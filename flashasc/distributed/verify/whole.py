@@ -12,16 +12,19 @@ from torch import Tensor
 from ..._problem import heads_first
 from .._run import run_hybrid, run_ring, run_ulysses
 from .._transport import Transport
-from .cases import Inputs, VerifyCase, draw, judge, own_rows, verify_cases
-from .communication import Check
-from .computation import arguments_of
-from .outcomes import Op
+from .cases import Inputs, VerifyCase, arguments_of, draw, judge, own_rows, verify_cases
+from .outcomes import OPS, Check, Op
+from .peers import fused_checks
 from .setting import Setting
 
 
 def whole_checks(setting: Setting, ops: tuple[Op, ...]) -> Iterator[Check]:
     """The checks of this layer, in the order in which all ranks run them."""
-    for op in ops:
+    if "ulysses-fused" in ops:
+        yield from fused_checks(setting)
+    for op in OPS:
+        if op not in ops:
+            continue
         for case in verify_cases(dist.get_world_size()):
             yield f"{op}: {case.name}", lambda op=op, case=case: _fused(setting, op, case)  # type: ignore[misc]
 

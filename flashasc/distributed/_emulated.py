@@ -1,0 +1,187 @@
+"""An emulation of symmetric memory for CPU processes of one host: to test the protocol with.
+
+It is no way to run fast: tiles are computed first and then stored one by one from Python, into
+files that all processes have mapped. What it shares with GPUs is the protocol of `_return`, whose
+rows are whose, where they lie, and what each signal counts. Signals have one writer each, so adding
+to one needs no atomic instruction; the order of stores is what the processor keeps (x86 keeps it).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .._arguments import Arguments
+from ..attention import attention
+from ._agreement import Facts
+from ._parcel import ALIGNMENT, Parcel
+from ._return import UNFUSED, Failure, PeerMemory, Step, int32
+from ._transport import Transport
+
+_TILE_ROWS = 16
+
+
+class EmulatedBuffers(PeerMemory):
+    """Buffers in files that the processes of a group map: see `PeerMemory`."""
+
+    name = "emulated in shared files"
+
+    def __init__(
+        self, transport: Transport, device: torch.device, slot_bytes: int, *, poison: bool = False
+    ) -> None:
+        super().__init__(transport, device, slot_bytes, poison=poison)
+        self._words_bytes = -(-12 * self.world // ALIGNMENT) * ALIGNMENT
+        self._maps = mapped(transport, self._words_bytes + 2 * slot_bytes)
+        self.words = [memoryview(one)[: 12 * self.world].cast("i") for one in self._maps]
+        self.failed: list[Failure] = []
+        if poison:
+            for slot in range(2):
+                self._buffer(self.rank, slot).fill_(0xFF)
+        # nobody stores before all have poisoned theirs
+        dist.barrier(transport.group)
+
+    @classmethod
+    def check(cls, device: torch.device) -> Facts:
+        if device.type != "cpu":
+            raise NotImplementedError(
+                f"the emulation is for CPU tensors; q, k and v are on {device}: {UNFUSED}"
+            )
+        return {"memory of peers": cls.name}
+
+    def wait(
+        self, step: Step, first_word: int, target: int, *, allowed: int, call: int, seconds: float
+    ) -> None:
+        if self.failed:
+            return
+        deadline = time.monotonic() + seconds
+        found: list[Failure] = []
+        for rank in range(self.world):
+            looks = 0
+            while (ahead := int32(self.words[self.rank][first_word + rank] - target)) < 0:
+                if time.monotonic() > deadline:
+                    break
+                looks += 1
+                time.sleep(0 if looks < 100 else 0.0002)
+            if not 0 <= ahead <= allowed:
+                found.append(Failure(rank, ahead, step, call))
+        self.failed += found
+
+    def attend(self, arguments: Arguments, parcel: Parcel, slot: int) -> None:
+        options = arguments._asdict()
+        q, k, v = (options.pop(name) for name in "qkv")
+        found: Any = attention(q, k, v, **options)
+        out, lse = found if parcel.with_lse else (found, None)
+        self.push(out, lse, parcel, slot)
+
+    def push(self, x: Tensor, lse: Tensor | None, parcel: Parcel, slot: int) -> None:
+        for batch, head, first, stop in parcel.tiles():
+            row = first
+            while row < stop and not self.failed:
+                owner, place, end = parcel.pieces.owner_of(row)
+                to = min(end, stop)
+                numbers = None if lse is None else lse[batch, head, row:to]
+                rows = x[batch, head, row:to]
+                self.store(rows, numbers, parcel, slot, owner, batch, head, place)
+                self.signal(slot, owner, tile=(batch, head, row))
+                row = to
+
+    def store(
+        self,
+        rows: Tensor,
+        lse: Tensor | None,
+        parcel: Parcel,
+        slot: int,
+        owner: int,
+        batch: int,
+        head: int,
+        place: int,
+    ) -> None:
+        """Store rows of one of this rank's heads with their owner, from a place on."""
+        head += self.rank * parcel.heads
+        out, numbers = self.views(parcel, slot, owner)
+        to = place + len(rows)
+        if parcel.heads_first:
+            out[batch, head, place:to] = rows
+        else:
+            out[batch, place:to, head] = rows
+        if lse is not None and numbers is not None:
+            numbers[batch, head, place:to] = lse
+
+    def signal(self, slot: int, owner: int, tile: tuple[int, int, int]) -> None:
+        """Count one more tile with its owner."""
+        word = slot * self.world + self.rank
+        self.words[owner][word] = int32(self.words[owner][word] + 1)
+
+    def take(self, parcel: Parcel, slot: int) -> tuple[Tensor, Tensor | None]:
+        out, lse = self.views(parcel, slot, self.rank)
+        found = out.clone(), None if lse is None else lse.clone()
+        if self.failed:
+            for x in found:
+                if x is not None:
+                    x.fill_(torch.nan)
+        elif self.poison:
+            self._buffer(self.rank, slot).fill_(0xFF)
+        return found
+
+    def post(self, word: int, value: int) -> None:
+        if not self.failed:
+            for words in self.words:
+                words[word] = value
+
+    def finish(self, *, wait: bool) -> None:
+        pass
+
+    def failures(self) -> list[Failure]:
+        return self.failed
+
+    def counters(self) -> list[int]:
+        return list(self.words[self.rank][: 2 * self.world])
+
+    @classmethod
+    def tile_rows(cls, arguments: Arguments) -> int:
+        return _TILE_ROWS
+
+    def quiesce(self) -> None:
+        pass
+
+    def _buffer(self, rank: int, slot: int) -> Tensor:
+        whole = torch.frombuffer(self._maps[rank], dtype=torch.uint8)
+        return whole[self._words_bytes + slot * self.slot_bytes :][: self.slot_bytes]
+
+    def views(self, parcel: Parcel, slot: int, owner: int) -> tuple[Tensor, Tensor | None]:
+        """A rank's output and log-sum-exp in a buffer."""
+        assert parcel.bytes <= self.slot_bytes, (parcel, self.slot_bytes)
+        whole = self._buffer(owner, slot)
+        shape = torch.Size(parcel.out_shape(owner))
+        out = whole[: shape.numel() * parcel.dtype.itemsize].view(parcel.dtype).view(shape)
+        if not parcel.with_lse:
+            return out, None
+        shape = torch.Size(parcel.lse_shape(owner))
+        lse = whole[parcel.lse_at :][: 4 * shape.numel()].view(torch.float32).view(shape)
+        return out, lse
+
+
+def mapped(transport: Transport, size: int) -> list[mmap.mmap]:
+    """Memory of each rank, 0 at first, seen by all; the files are gone when all have it."""
+    folder = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    handle, path = tempfile.mkstemp(prefix="flashasc-", dir=folder)
+    with os.fdopen(handle, "wb") as file:
+        file.truncate(size)
+    try:
+        names = [""] * transport.world
+        dist.all_gather_object(names, path, transport.group)
+        maps = []
+        for name in names:
+            with open(name, "r+b") as file:
+                maps.append(mmap.mmap(file.fileno(), size))
+        dist.barrier(transport.group)
+    finally:
+        os.unlink(path)
+    return maps

@@ -1,0 +1,110 @@
+"""Kernels that store with peers, to machine code, with no GPU: the order of memory they rely on."""
+
+from __future__ import annotations
+
+import re
+from itertools import cycle
+from typing import Any
+
+import pytest
+import torch
+from compile_only import SHARED_BYTES, Compiled, compile_only, newest_capability
+
+from flashasc._configs import TileConfig, nvidia
+from flashasc._problem import AttentionProblem
+from flashasc.kernels import peer_kernels
+from flashasc.kernels.attention_fwd import attention_fwd_kernel
+from flashasc.kernels.attention_launch import absent_arguments, kernel_constants, kernel_signature
+from flashasc.kernels.attention_peers import attention_peers_kernel
+
+POINTERS = {"peers_ptr": "*i64", "pieces_ptr": "*i32", "failed_ptr": "*i32"}
+PLACES = dict.fromkeys(("out_at", "lse_at", "signal_at"), "i64")
+COUNTS = dict.fromkeys(("pieces", "first_head", "all_heads"), "i32")
+
+
+def compile_attention(row: TileConfig, head: int, *, peers: bool, heads_first: bool) -> Compiled:
+    problem = AttentionProblem(
+        B=2, Hq=4, Hk=2, Sq=1000, Sk=1000, D=head, Dv=head, dtype=row.dtype, out_dtype=row.dtype,
+        device=torch.device("meta"), causal=True, diagonal=0, scale=0.125,
+        precision=row.precision, with_lse=True, layout="BNSD",
+    )  # fmt: skip
+    signature = kernel_signature(problem)
+    constants = kernel_constants(problem, row, mask="none", bias="none", wide=False)
+    constants |= absent_arguments(problem)
+    constants |= dict.fromkeys(("stride_qd", "stride_kd", "stride_vd"), 1)
+    kernel: Any = attention_fwd_kernel
+    if peers:
+        kernel = attention_peers_kernel
+        signature |= POINTERS | PLACES | COUNTS
+        constants |= {"HEADS_FIRST": heads_first, "STEPS": 3}
+    constants |= {"stride_od": 1}
+    runtime = {name: kind for name, kind in signature.items() if name not in constants}
+    aligned = [name for name in runtime if name.endswith("_ptr") or name.startswith("stride_")]
+    return compile_only(
+        kernel, runtime, constants, 90, divisible_by_16=aligned, **row.compiler_options()
+    )
+
+
+def lines(ptx: str, pattern: str) -> list[int]:
+    return [i for i, line in enumerate(ptx.splitlines()) if re.search(pattern, line)]
+
+
+ROWS = [
+    row
+    for row in nvidia.TILES
+    if (row.dtype, row.precision, row.max_head)
+    in ((torch.bfloat16, "compensated", 128), (torch.float32, "standard", 64))
+    and "mask" not in row.options
+    # an older Triton is given the rows for every GPU
+    and (row.least_triton == (3, 2) or newest_capability() > 90)
+]
+
+
+@pytest.mark.parametrize(
+    ("row", "heads_first"),
+    list(zip(ROWS, cycle((True, False)))),
+    ids=lambda x: str(getattr(x, "dtype", x)),
+)
+def test_the_signal_follows_the_stores_of_all_threads(row: TileConfig, heads_first: bool) -> None:
+    built = compile_attention(row, row.max_head, peers=True, heads_first=heads_first)
+    assert built.shared_bytes <= min(SHARED_BYTES[int(arch[3:])] for arch in row.targets)
+    stores = lines(built.ptx, r"st\.global")
+    (signal,) = lines(built.ptx, r"atom\.global\S*\.add|red\.\S*add")
+    text = built.ptx.splitlines()
+    assert ".sys" in text[signal] and ".release" in text[signal], text[signal]
+    # a barrier between the last store of an output and the signal
+    assert any(max(stores) < barrier < signal for barrier in lines(built.ptx, r"bar\.sync\s+0;"))
+    # the tile is stored 16 bytes at a time: addresses from a table hide how they are aligned
+    assert sum(".v4.b32" in text[i] for i in stores) >= len(stores) - 2, len(stores)
+    alone = compile_attention(row, row.max_head, peers=False, heads_first=heads_first)
+    assert built.stack_bytes <= alone.stack_bytes
+
+
+def small(kernel: Any, types: dict[str, str], constants: dict[str, Any]) -> str:
+    names = [p.name for p in kernel.params if p.name not in constants]
+    signature = {name: types.get(name, "i32") for name in names}
+    aligned = [n for n in names if n.endswith("_ptr") or n == "numbers"]
+    return compile_only(kernel, signature, constants, 90, divisible_by_16=aligned).ptx
+
+
+def test_waiting_acquires_and_giving_free_releases() -> None:
+    types = {"signals_ptr": "*i32", "report_ptr": "*i32", "failed_ptr": "*i32", "limit": "i64"}
+    waits = small(peer_kernels.wait_kernel, types, {})
+    reads = [line for line in waits.splitlines() if re.search(r"(ld|atom)\.global\S*acquire", line)]
+    assert len(reads) == 2 and all(".sys" in line for line in reads), reads
+    assert lines(waits, "globaltimer"), "the wait has an end"
+    types = {"peers_ptr": "*i64", "failed_ptr": "*i32", "at": "i64"}
+    posts = small(peer_kernels.post_kernel, types, {})
+    (signal,) = lines(posts, r"atom\.global\S*exch")
+    assert ".sys.release" in posts.splitlines()[signal]
+
+
+def test_pushing_and_taking_compile() -> None:
+    types = {"x_ptr": "*bf16", "lse_ptr": "*fp32", "pause": "i64", **POINTERS, **PLACES}
+    constants = {
+        "Dv": 72, "BLOCK_DV": 128, "BLOCK_M": 64, "WITH_LSE": True, "HEADS_FIRST": False, "STEPS": 3
+    }  # fmt: skip
+    assert lines(small(peer_kernels.push_kernel, types, constants), r"st\.global\.v4")
+    types = {"out_ptr": "*i16", "arrived_ptr": "*i16", "failed_ptr": "*i32", "numbers": "i32"}
+    taken = small(peer_kernels.take_kernel, types, {"BLOCK": 4096, "POISON": True})
+    assert lines(taken, r"st\.global\.v4")
