@@ -28,9 +28,11 @@ def compile_attention(row: TileConfig, head: int, *, peers: bool, heads_first: b
         device=torch.device("meta"), causal=True, diagonal=0, scale=0.125,
         precision=row.precision, with_lse=True, layout="BNSD",
     )  # fmt: skip
-    signature = kernel_signature(problem)
-    constants = kernel_constants(problem, row, mask="none", bias="none", wide=False)
-    constants |= absent_arguments(problem)
+    signature = kernel_signature(problem, described=row if row.descriptors else None)
+    constants = kernel_constants(
+        problem, row, mask="none", bias="none", wide=False, descriptors=row.descriptors
+    )
+    constants |= absent_arguments(problem, described=row.descriptors)
     constants |= dict.fromkeys(("stride_qd", "stride_kd", "stride_vd"), 1)
     kernel: Any = attention_fwd_kernel
     if peers:
