@@ -103,6 +103,25 @@ def load_tile(
 
 
 @triton.jit
+def load_described(
+    descriptor, batch, head, row_start, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr
+):
+    """Load a tile by a tensor descriptor: the memory system of NVIDIA's sm_90 finds the addresses.
+
+    Args:
+        descriptor: of [batches, heads, rows, columns], in tiles [1, 1, BLOCK_ROWS, BLOCK_COLS].
+        batch, head: int32.
+        row_start: int32. First row of the tile. What lies outside of the tensor is 0.
+        BLOCK_ROWS, BLOCK_COLS: tile shape.
+
+    Returns:
+        [BLOCK_ROWS, BLOCK_COLS] of the descriptor's dtype.
+    """
+    tile = descriptor.load([batch, head, row_start, 0])
+    return tl.reshape(tile, (BLOCK_ROWS, BLOCK_COLS))
+
+
+@triton.jit
 def load_block(
     ptr,
     row_start,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -131,6 +132,8 @@ class Launch:
     """What the kernel calls them."""
     places: tuple[tuple[int, str], ...] = field(init=False)
     """Where tensors belong among the arguments."""
+    described: tuple[tuple[int, str], ...] = field(init=False)
+    """Where descriptors do, and what the kernel calls the tensors that they describe."""
 
     def __post_init__(self) -> None:
         self.places = tuple(
@@ -138,6 +141,12 @@ class Launch:
             for i, (name, value) in enumerate(zip(self.names, self.values, strict=True))
             if isinstance(value, Tensor)
         )
+        self.described = tuple(
+            (i, name.removesuffix("_desc") + "_ptr")
+            for i, (name, value) in enumerate(zip(self.names, self.values, strict=True))
+            if name.endswith("_desc") and value is not None
+        )
+        assert {name for _, name in self.described} <= {name for _, name in self.places}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """The tensors among the arguments."""
@@ -147,13 +156,24 @@ class Launch:
         """Let go of the tensors."""
         for i, _ in self.places:
             self.values[i] = None
+        for i, _ in self.described:
+            self.values[i] = _described(self.values[i], None)
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> None:
         """Start it with other tensors."""
         values = self.values.copy()
         for i, name in self.places:
             values[i] = tensors[name]
+        for i, name in self.described:
+            values[i] = _described(values[i], tensors[name])
         self.start(*values)
+
+
+def _described(descriptor: Any, tensor: Tensor | None) -> Any:
+    """A Triton descriptor of another tensor of the same shape and strides."""
+    other = copy(descriptor)
+    other.base = tensor
+    return other
 
 
 _recording = threading.local()

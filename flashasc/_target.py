@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import metadata
 from typing import Literal
 
 import torch
@@ -21,6 +22,8 @@ class Target:
     """As the compiler spells it: "Ascend910B3", "sm_90"."""
     cores: int
     """Programs of a core loop: cube cores of an NPU, multiprocessors of a GPU."""
+    triton: tuple[int, int] = (3, 6)
+    """Version of upstream Triton, for NVIDIA."""
 
 
 def target_of(device: torch.device) -> Target:
@@ -52,7 +55,16 @@ def target_of(device: torch.device) -> Target:
 def _nvidia(index: int) -> Target:
     properties = torch.cuda.get_device_properties(index)
     arch = f"sm_{properties.major}{properties.minor}"
-    return Target("nvidia", arch, properties.multi_processor_count)
+    return Target("nvidia", arch, properties.multi_processor_count, _upstream_triton())
+
+
+def _upstream_triton() -> tuple[int, int]:
+    try:
+        major, minor, *_ = metadata.version("triton").split(".")
+    except metadata.PackageNotFoundError:
+        # none, which is said where a kernel is started, or one that came with a PyTorch nightly
+        return Target.triton
+    return int(major), int(minor)
 
 
 @lru_cache

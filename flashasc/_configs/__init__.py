@@ -46,7 +46,7 @@ def choose_split(problem: AttentionProblem, target: Target) -> TileConfig:
 
 def _first(table: tuple[TileConfig, ...], problem: AttentionProblem, target: Target) -> TileConfig:
     arch = ascend.SAME_MEMORIES.get(target.arch, target.arch)
-    rows = [row for row in table if arch in row.targets]
+    rows = [row for row in table if arch in row.targets and row.least_triton <= target.triton]
     if not rows:
         known = sorted({arch for row in table for arch in row.targets})
         raise NotImplementedError(

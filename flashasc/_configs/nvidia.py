@@ -1,6 +1,7 @@
 """Tiles for NVIDIA GPUs, upstream Triton.
 
-Shared memory is kept under 99 KiB, the most that the smaller members of each generation have.
+But for Hopper's own, shared memory is kept under 99 KiB, the most that the smaller members of each
+generation have.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import get_args
 import torch
 
 from .._problem import Precision
+from . import hopper
 from .tile import SCORE_OPTIONS, TileConfig
 
 _TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -104,7 +106,7 @@ SPLIT_TILES = tuple(
 """For few queries and many keys: see `flashasc.kernels.attention_split`."""
 
 
-TILES = tuple(
+TILES = hopper.TILES + tuple(
     _row(options, dtype, precision, max_head)
     for options, dtype, precision, max_head in product(
         (SCORE_OPTIONS - _LOADED, SCORE_OPTIONS),

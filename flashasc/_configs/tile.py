@@ -54,9 +54,18 @@ class TileConfig:
     where Dv is no multiple."""
     split_loop: bool = False
     """Two loops over the keys, without and with a mask, instead of one that branches."""
+    pairs: bool = False
+    """Weights are rounded two at a time, by an instruction of NVIDIA's; for 16-bit dtypes."""
+    descriptors: bool = False
+    """Whole tiles of keys and values are read by tensor descriptor, where they can be: on NVIDIA's
+    sm_90, without pages. With split_loop."""
     dot_precision: str = "ieee"
     num_warps: int | None = None
     num_stages: int | None = None
+    least_triton: tuple[int, int] = (3, 2)
+    """The oldest upstream Triton that compiles the row, for NVIDIA; older ones get a later row."""
+    max_registers: int | None = None
+    """Registers that a thread may have, so that more programs fit on a multiprocessor."""
 
     def __post_init__(self) -> None:
         """Refuse a row that would round what it is there to keep, or whose chunks are no chunks."""
@@ -81,8 +90,11 @@ class TileConfig:
             return {}
         # fused multiply-adds are written where they are wanted: contracted by the compiler,
         # `score * scale - pivot` may come out above 0 and overflow for huge scores
-        return {
+        options: dict[str, int | bool] = {
             "num_warps": self.num_warps,
             "num_stages": self.num_stages,
             "enable_fp_fusion": False,
         }
+        if self.max_registers is not None:
+            options["maxnreg"] = self.max_registers
+        return options

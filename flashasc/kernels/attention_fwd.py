@@ -17,7 +17,7 @@ from .state_memory import store_state
 @triton.jit
 def _attention_fwd_tile(
     task, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr, sinks_ptr,
-    kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, scale, cap,
+    kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc, v_desc, scale, cap,
     stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
     stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
@@ -33,7 +33,7 @@ def _attention_fwd_tile(
     SEGMENT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
-    V_BY_COLUMNS: tl.constexpr,
+    V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
     peers_ptr=None, pieces_ptr=None, failed_ptr=None, pieces=0, out_at=0, lse_at=0, signal_at=0,
     first_head=0, all_heads=0,
     PEERS: tl.constexpr = False, HEADS_FIRST: tl.constexpr = True, STEPS: tl.constexpr = 0,
@@ -65,6 +65,9 @@ def _attention_fwd_tile(
     if ALIBI:
         alibi_ptr = advance(advance(alibi_ptr, batch, stride_alibi_b), head, stride_alibi_h)
         slope = tl.load(alibi_ptr).to(tl.float32)
+    # where the sequence's key 0 lies in a descriptor
+    batch_k = batch
+    begin_k = 0
     # between the five rows of a state
     rows_stride = Sq
     if PACKED:
@@ -72,6 +75,7 @@ def _attention_fwd_tile(
         # those with few queries are the split kernel's
         Sq = tl.where(Sq > few, Sq, 0)
         begin_k, Sk = sequence(cu_k_ptr, batch, Sk, max_k)
+        batch_k = 0
         q_ptr = advance(q_ptr, begin_q, stride_qm)
         k_ptr = advance(k_ptr, begin_k, stride_kn)
         v_ptr = advance(v_ptr, begin_k, stride_vn)
@@ -118,6 +122,7 @@ def _attention_fwd_tile(
         D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
         MASK, BIAS, ALIBI, SOFTCAP, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE,
         DOT_PRECISION, SPLIT_LOOP, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
+        None, 0, 0, 0, 0, PAIRS, k_desc, v_desc, batch_k, head // group, begin_k, DESCRIPTORS,
     )  # fmt: skip
     WHOLE: tl.constexpr = SPLIT or v_ptr.dtype.element_ty == tl.float32
     if STATE:
@@ -156,7 +161,7 @@ def _attention_fwd_tile(
 )  # fmt: skip
 def attention_fwd_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr, sinks_ptr,
-    kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, scale, cap,
+    kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc, v_desc, scale, cap,
     stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
     stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
@@ -172,7 +177,8 @@ def attention_fwd_kernel(
     SEGMENT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
-    V_BY_COLUMNS: tl.constexpr, CORE_LOOP: tl.constexpr,
+    V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
+    CORE_LOOP: tl.constexpr,
 ):  # fmt: skip
     """Attention of [B, Hq, Sq, D] queries to [B, Hk, Sk, D] keys and [B, Hk, Sk, Dv] values.
 
@@ -183,7 +189,8 @@ def attention_fwd_kernel(
         for task in range(tl.program_id(0), tasks, tl.num_programs(0)):
             _attention_fwd_tile(
                 task, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr,
-                sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, scale, cap,
+                sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc, v_desc,
+                scale, cap,
                 stride_qb, stride_qh, stride_qm, stride_qd,
                 stride_kb, stride_kh, stride_kn, stride_kd,
                 stride_vb, stride_vh, stride_vn, stride_vd,
@@ -195,12 +202,12 @@ def attention_fwd_kernel(
                 D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
                 MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
                 METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
-                WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS,
+                WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS,
             )  # fmt: skip
     else:
         _attention_fwd_tile(
             tl.program_id(0), q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr,
-            sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, scale, cap,
+            sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc, v_desc, scale, cap,
             stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
             stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
             stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
@@ -210,5 +217,5 @@ def attention_fwd_kernel(
             D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
             MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
             METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
-            WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS,
+            WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS,
         )  # fmt: skip

@@ -15,6 +15,7 @@ from .._problem import AttentionProblem, Extras
 from .._target import Target
 from .attention_fwd import attention_fwd_kernel
 from .attention_peers import attention_peers_kernel
+from .descriptors import key_descriptors
 from .launch import Route, launch
 from .peer_launch import PeerStores
 
@@ -31,6 +32,7 @@ def kernel_constants(
     wide: bool,
     by_columns: tuple[bool, bool, bool] = (False, False, False),
     state: bool = False,
+    descriptors: bool = False,
 ) -> dict[str, Any]:
     """The kernel's constexpr arguments, by name, for one problem and one row of the tile table.
 
@@ -42,6 +44,7 @@ def kernel_constants(
         by_columns: for q, k and v, whether it lies column by column: its last stride is not 1, the
             one before it is.
         state: the kernel stores the rows' raw state instead of their output.
+        descriptors: keys and values are passed by descriptor too.
     """
     compensated = "kahan" if config.segment == 1 else "segment"
     return {
@@ -73,15 +76,20 @@ def kernel_constants(
         "SPLIT_LOOP": config.split_loop,
         "WIDE": wide,
         **dict(zip(("Q_BY_COLUMNS", "K_BY_COLUMNS", "V_BY_COLUMNS"), by_columns, strict=True)),
+        "PAIRS": config.pairs,
+        "DESCRIPTORS": descriptors,
         "CORE_LOOP": config.core_loop,
     }
 
 
-def kernel_signature(problem: AttentionProblem, *, state: bool = False) -> dict[str, str]:
+def kernel_signature(
+    problem: AttentionProblem, *, state: bool = False, described: TileConfig | None = None
+) -> dict[str, str]:
     """Triton types of the kernel's runtime arguments, by name.
 
     As `launch_attention_fwd` passes them for tensors whose strides and sizes fit in 32 bits, and
-    for a bias, slopes and sinks in float32 and lengths in int32.
+    for a bias, slopes and sinks in float32 and lengths in int32. `described` is the row, where keys
+    and values are passed by descriptor.
     """
     dtype = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
     types = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), f"*{dtype[problem.dtype]}")
@@ -91,6 +99,12 @@ def kernel_signature(problem: AttentionProblem, *, state: bool = False) -> dict[
     out_dtype = torch.float32 if state else problem.out_dtype
     types |= {"out_ptr": f"*{dtype[out_dtype]}", "mask_ptr": "*u8"}
     types |= {"scale": "fp32", "cap": "fp32"}
+    if described is not None:
+        sizes = (described.columns(problem.D), described.value_columns(problem.Dv))
+        types |= {
+            name: f"tensordesc<{dtype[problem.dtype]}[1, 1, {described.block_n}, {size}]>"
+            for name, size in zip(("k_desc", "v_desc"), sizes, strict=True)
+        }
     constants = {p.name for p in attention_fwd_kernel.params if p.is_constexpr}
     return {
         name: types.get(name, "i32")
@@ -99,9 +113,13 @@ def kernel_signature(problem: AttentionProblem, *, state: bool = False) -> dict[
     }
 
 
-def absent_arguments(problem: AttentionProblem, *, state: bool = False) -> dict[str, None]:
+def absent_arguments(
+    problem: AttentionProblem, *, state: bool = False, described: bool = False
+) -> dict[str, None]:
     """The pointers that a call does not pass: the compiler drops what reads them."""
     passed = {
+        "k_desc": described,
+        "v_desc": described,
         "lse_ptr": problem.with_lse or state,
         "mask_ptr": problem.has_mask,
         "bias_ptr": problem.has_bias,
@@ -198,11 +216,14 @@ def launch_attention_fwd(
     late = problem.has_bias or problem.has_alibi
     unit = 1.0 if config.natural_exp or late else LOG2E.value
     cap = problem.softcap
+    described = key_descriptors(k, v, problem, config, route)
     args = {
         "q_ptr": q, "k_ptr": k, "v_ptr": v, "out_ptr": out, "lse_ptr": lse,
         "mask_ptr": None if mask is None else mask.view(torch.uint8), "bias_ptr": bias,
         "alibi_ptr": slopes, "sinks_ptr": sinks, "kv_lens_ptr": lengths[0],
         "cu_q_ptr": lengths[1], "cu_k_ptr": lengths[2], "diagonals_ptr": lengths[3],
+        "k_desc": None if described is None else described[0],
+        "v_desc": None if described is None else described[1],
         # with a cap scores are first its shares
         "scale": problem.scale * unit if cap is None else problem.scale / cap,
         "cap": 0.0 if cap is None else cap * unit,
@@ -226,6 +247,7 @@ def launch_attention_fwd(
             wide=wide,
             by_columns=(by_columns(q), by_columns(k), by_columns(v)),
             state=state,
+            descriptors=described is not None,
         )
         | ({} if peers is None else peers.constants()),
         route=route,

@@ -18,7 +18,7 @@ from .attention_fwd import _attention_fwd_tile
 )  # fmt: skip
 def attention_peers_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr, sinks_ptr,
-    kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, scale, cap,
+    kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc, v_desc, scale, cap,
     stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
     stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
@@ -35,8 +35,8 @@ def attention_peers_kernel(
     SEGMENT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
-    V_BY_COLUMNS: tl.constexpr, CORE_LOOP: tl.constexpr,
-    HEADS_FIRST: tl.constexpr, STEPS: tl.constexpr,
+    V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
+    CORE_LOOP: tl.constexpr, HEADS_FIRST: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
     """What `attention_fwd_kernel` computes, by the same tile function, stored with `peer_store`.
 
@@ -45,7 +45,7 @@ def attention_peers_kernel(
     tl.static_assert(not (CORE_LOOP or STATE or PACKED), "one program a tile of a padded batch")
     _attention_fwd_tile(
         tl.program_id(0), q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr,
-        sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, scale, cap,
+        sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc, v_desc, scale, cap,
         stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
         stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
         stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
@@ -55,7 +55,7 @@ def attention_peers_kernel(
         D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
         MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
         METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
-        WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS,
+        WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS,
         peers_ptr=peers_ptr, pieces_ptr=pieces_ptr, failed_ptr=failed_ptr, pieces=pieces,
         out_at=out_at, lse_at=lse_at, signal_at=signal_at, first_head=first_head,
         all_heads=all_heads, PEERS=True, HEADS_FIRST=HEADS_FIRST, STEPS=STEPS,

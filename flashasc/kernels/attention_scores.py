@@ -6,9 +6,35 @@ import triton
 import triton.language as tl
 
 from blocks.constants import NEG_INF
+from blocks.gemm import dot
 from blocks.layout import load_spread
 from blocks.masking import causal, not_before, within
 from blocks.scores import distance, soft_cap, to_log2
+
+
+@triton.jit
+def scores_of(
+    q, k, bias_ptr, stride_bias_m, stride_bias_n, slope, scale, cap,
+    start_m, start_n, Sq, end, offs_m, diagonal,
+    BIAS: tl.constexpr, ALIBI: tl.constexpr, SOFTCAP: tl.constexpr, NATURAL: tl.constexpr,
+    DOT_PRECISION: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Scores [M, N] of a tile of queries and a tile of keys, before any key is hidden.
+
+    Args:
+        q, k: [M, D], [N, D].
+        scale: fp32; what a product is multiplied by.
+        DOT_PRECISION: see `blocks.gemm.dot`.
+        the rest: see `adjusted`.
+
+    Returns:
+        [M, N] fp32, in the units that the softmax takes.
+    """
+    scores = dot(q, tl.trans(k), DOT_PRECISION) * scale
+    return adjusted(
+        scores, bias_ptr, stride_bias_m, stride_bias_n, slope, cap,
+        start_m, start_n, Sq, end, offs_m, diagonal, BIAS, ALIBI, SOFTCAP, NATURAL, WIDE,
+    )  # fmt: skip
 
 
 @triton.jit

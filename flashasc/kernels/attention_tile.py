@@ -5,11 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.gemm import dot
-from blocks.layout import load_paged_tile, load_tile
+from blocks.layout import load_described, load_paged_tile, load_tile
 from blocks.softmax import fold_segment, online_init, online_update
 
-from .attention_scores import adjusted, banded, masked
+from .attention_scores import banded, masked, scores_of
 
 
 @triton.jit
@@ -27,15 +26,25 @@ def attend_tile(
     WITH_LSE: tl.constexpr, NATURAL: tl.constexpr, DOT_PRECISION: tl.constexpr, WIDE: tl.constexpr,
     K_BY_COLUMNS: tl.constexpr, V_BY_COLUMNS: tl.constexpr,
     table_ptr=None, pages=0, stride_kp=0, stride_vp=0, PAGE: tl.constexpr = 0,
+    PAIRS: tl.constexpr = False,
+    k_desc=None, v_desc=None, desc_batch=0, desc_head=0, desc_row=0,
+    DESCRIPTORS: tl.constexpr = False,
 ):  # fmt: skip
     """Attend from a tile of queries to the keys [start_n, start_n + BLOCK_N).
 
     BAND says which tiles pay for hiding the keys out of a row's reach: "never" (the caller knows
     that every row reaches every key), "always", or "branch" (this tile only if it has to, decided
     as it runs). PAGE: keys and values lie in pages of that many, see `load_paged_tile`.
+    DESCRIPTORS: whole tiles are read by descriptor, see `attend_range`.
     """
+    # whole tiles alone: a descriptor knows where the memory ends, not what the rows may see
+    DESCRIBED: tl.constexpr = DESCRIPTORS and BAND == "never"
     # keys that no row of the tile sees are not read: whatever lies there cannot spread
-    if PAGE:
+    if DESCRIBED:
+        k = load_described(
+            k_desc, desc_batch, desc_head, desc_row + start_n, BLOCK_N, BLOCK_D
+        )  # [BLOCK_N, BLOCK_D]  # fmt: skip
+    elif PAGE:
         k = load_paged_tile(
             k_ptr, table_ptr, pages, start_n, end, stride_kp, stride_kn, stride_kd, D, BLOCK_N,
             BLOCK_D, PAGE, BAND != "never", WIDE, begin, BOUND_LEFT,
@@ -45,17 +54,21 @@ def attend_tile(
             k_ptr, start_n, end, stride_kn, stride_kd, D, BLOCK_N, BLOCK_D, BAND != "never", WIDE,
             begin, BOUND_LEFT, K_BY_COLUMNS,
         )  # [BLOCK_N, BLOCK_D]  # fmt: skip
-    scores = dot(q, tl.trans(k), DOT_PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    scores = adjusted(
-        scores, bias_ptr, stride_bias_m, stride_bias_n, slope, cap,
-        start_m, start_n, Sq, end, offs_m, diagonal, BIAS, ALIBI, SOFTCAP, NATURAL, WIDE,
-    )  # fmt: skip
+    scores = scores_of(
+        q, k, bias_ptr, stride_bias_m, stride_bias_n, slope, scale, cap,
+        start_m, start_n, Sq, end, offs_m, diagonal,
+        BIAS, ALIBI, SOFTCAP, NATURAL, DOT_PRECISION, WIDE,
+    )  # [BLOCK_M, BLOCK_N]  # fmt: skip
     if BAND == "always":
         scores = banded(scores, start_n, end, offs_m, first, last, BOUND_LEFT, BOUND_RIGHT)
     elif BAND == "branch":
         if (start_n < all_begin) | (start_n + BLOCK_N > all_end):
             scores = banded(scores, start_n, end, offs_m, first, last, BOUND_LEFT, BOUND_RIGHT)
-    if PAGE:
+    if DESCRIBED:
+        v = load_described(
+            v_desc, desc_batch, desc_head, desc_row + start_n, BLOCK_N, BLOCK_DV
+        )  # [BLOCK_N, BLOCK_DV]  # fmt: skip
+    elif PAGE:
         v = load_paged_tile(
             v_ptr, table_ptr, pages, start_n, end, stride_vp, stride_vn, stride_vd, Dv, BLOCK_N,
             BLOCK_DV, PAGE, BAND != "never", WIDE, begin, BOUND_LEFT,
@@ -70,16 +83,21 @@ def attend_tile(
             scores, v, mask_ptr, stride_mask_m, stride_mask_n, start_m, start_n, Sq, end,
             MASK, WIDE,
         )  # fmt: skip
+    # segments are counted from key 0: the bits do not depend on where the visible keys begin
+    WHOLE: tl.constexpr = SPLIT or v.dtype == tl.float32
+    if METHOD == "segment" and BAND != "branch":
+        # the one before, now: between a product and the next of the same accumulator Hopper's
+        # compiler would wait for every single instruction of them
+        if start_n // BLOCK_N % SEGMENT == 0:
+            acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
+            acc_pivot = pivot
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_update(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-        scores, v, METHOD, SPLIT, WITH_LSE, NATURAL, DOT_PRECISION,
+        scores, v, METHOD, SPLIT, WITH_LSE, NATURAL, DOT_PRECISION, PAIRS,
     )  # fmt: skip
-    if METHOD == "segment":
-        # counted from key 0, so that the bits do not depend on where the visible keys begin
+    if METHOD == "segment" and BAND == "branch":
         if start_n // BLOCK_N % SEGMENT == SEGMENT - 1:
-            acc, acc_comp = fold_segment(
-                acc, acc_comp, acc_pivot, pivot, SPLIT or v.dtype == tl.float32, NATURAL
-            )
+            acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
             acc_pivot = pivot
     return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, acc_pivot
 
@@ -98,12 +116,19 @@ def attend_range(
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, K_BY_COLUMNS: tl.constexpr, V_BY_COLUMNS: tl.constexpr,
     table_ptr=None, pages=0, stride_kp=0, stride_vp=0, PAGE: tl.constexpr = 0,
+    PAIRS: tl.constexpr = False,
+    k_desc=None, v_desc=None, desc_batch=0, desc_head=0, desc_row=0,
+    DESCRIPTORS: tl.constexpr = False,
 ):  # fmt: skip
     """The state of a tile of queries after the keys from start_n, a tile at a time, to end.
 
     Args:
         start_n: int32, a multiple of BLOCK_N.
         begin, all_begin, all_end, end: see `blocks.masking.key_range`.
+        PAIRS: see `blocks.softmax.weigh`.
+        DESCRIPTORS: with SPLIT_LOOP, whole tiles are read by k_desc and v_desc, which describe
+            [batches, heads, rows, columns] in tiles of [1, 1, BLOCK_N, BLOCK_D or BLOCK_DV].
+        desc_batch, desc_head, desc_row: int32. Where key 0 lies in them.
 
     Returns:
         The seven tiles of the state, see `blocks.softmax`.
@@ -141,7 +166,8 @@ def attend_range(
                         "branch" if not SPLIT_LOOP else ("never" if part == 1 else "always"),
                         METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, DOT_PRECISION, WIDE,
                         K_BY_COLUMNS, V_BY_COLUMNS,
-                        table_ptr, pages, stride_kp, stride_vp, PAGE,
+                        table_ptr, pages, stride_kp, stride_vp, PAGE, PAIRS,
+                        k_desc, v_desc, desc_batch, desc_head, desc_row, DESCRIPTORS,
                     )
                 )  # fmt: skip
         start_n = tl.maximum(end_n, start_n)

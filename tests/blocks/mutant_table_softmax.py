@@ -45,8 +45,8 @@ SOFTMAX_MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "online_update: pivot of split weights not a whole number": (
         "softmax.py",
-        "WHOLE: tl.constexpr = SPLIT or values.dtype",
-        "WHOLE: tl.constexpr = values.dtype",
+        "WHOLE: tl.constexpr = SPLIT or DTYPE",
+        "WHOLE: tl.constexpr = DTYPE",
     ),
     "online_update: row maximum and inexact rescale": (
         "softmax.py",
@@ -85,7 +85,7 @@ SOFTMAX_MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "online_update: 16-bit weights summed unrounded": (
         "softmax.py",
-        "rescale, factors.to(tl.float32), METHOD",
+        "rescale, rounded.to(tl.float32), METHOD",
         "rescale, weights, METHOD",
     ),
     "online_update: log-sum-exp of rounded weights": (
@@ -115,12 +115,12 @@ SOFTMAX_MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "online_update: low part of the weights dropped": (
         "softmax.py",
-        "rounded_away(weights, factors)",
+        "rounded_away(weights, rounded)",
         "(factors - factors)",
     ),
     "online_update: low part taken for the weights": (
         "softmax.py",
-        "rounded_away(weights, factors)",
+        "rounded_away(weights, rounded)",
         "factors",
     ),
     "online_update: segment's product added to the accumulator": (

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from itertools import cycle
 from typing import Any
 
 import pytest
 import torch
-from compile_only import SHARED_BYTES, Compiled, compile_only
+from compile_only import SHARED_BYTES, Compiled, compile_only, newest_capability
 
 from flashasc._configs import TileConfig, nvidia
 from flashasc._problem import AttentionProblem
@@ -27,9 +28,11 @@ def compile_attention(row: TileConfig, head: int, *, peers: bool, heads_first: b
         device=torch.device("meta"), causal=True, diagonal=0, scale=0.125,
         precision=row.precision, with_lse=True, layout="BNSD",
     )  # fmt: skip
-    signature = kernel_signature(problem)
-    constants = kernel_constants(problem, row, mask="none", bias="none", wide=False)
-    constants |= absent_arguments(problem)
+    signature = kernel_signature(problem, described=row if row.descriptors else None)
+    constants = kernel_constants(
+        problem, row, mask="none", bias="none", wide=False, descriptors=row.descriptors
+    )
+    constants |= absent_arguments(problem, described=row.descriptors)
     constants |= dict.fromkeys(("stride_qd", "stride_kd", "stride_vd"), 1)
     kernel: Any = attention_fwd_kernel
     if peers:
@@ -54,12 +57,14 @@ ROWS = [
     if (row.dtype, row.precision, row.max_head)
     in ((torch.bfloat16, "compensated", 128), (torch.float32, "standard", 64))
     and "mask" not in row.options
+    # an older Triton is given the rows for every GPU
+    and (row.least_triton == (3, 2) or newest_capability() > 90)
 ]
 
 
 @pytest.mark.parametrize(
     ("row", "heads_first"),
-    list(zip(ROWS, (True, False))),
+    list(zip(ROWS, cycle((True, False)))),
     ids=lambda x: str(getattr(x, "dtype", x)),
 )
 def test_the_signal_follows_the_stores_of_all_threads(row: TileConfig, heads_first: bool) -> None:

@@ -1,0 +1,118 @@
+"""Tiles for Hopper (sm_90), upstream Triton: up to the 227 KiB of shared memory of its members."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from .._problem import Precision
+from .tile import SCORE_OPTIONS, TileConfig
+
+_MEASURED = (
+    "the fastest of the candidates of `python -m bench.tune` on an H200, Triton 3.6.0, 8 192 keys: "
+    "{} TFLOP/s causal, {} full"
+)
+_TAKEN_OVER = "the row for bfloat16, which was measured; compiles with Triton 3.6.0, not timed"
+
+# the only one that the rows were compiled with; 3.2 has neither descriptors nor bf16x6
+_LEAST_TRITON = (3, 6)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A tile, and how it is computed."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+    causal: int
+    """TFLOP/s, where it was measured; of products that causal attention needs."""
+    full: int
+    """The same without a mask."""
+    segment: int = 1
+    max_registers: int | None = None
+
+
+# up to D=128 two programs or more share a multiprocessor, within the registers that it has: one
+# multiplies while another computes weights
+_BFLOAT16: dict[tuple[Precision, int], _Shape] = {
+    ("standard", 64): _Shape(64, 128, 4, 2, 399, 436, max_registers=168),
+    ("standard", 128): _Shape(128, 64, 8, 2, 461, 522, max_registers=128),
+    ("standard", 256): _Shape(128, 64, 8, 2, 488, 529),
+    ("compensated", 64): _Shape(64, 128, 4, 2, 362, 403, segment=8, max_registers=168),
+    ("compensated", 128): _Shape(64, 64, 4, 2, 382, 425, segment=16),
+    ("compensated", 256): _Shape(128, 64, 8, 2, 326, 360, segment=16),
+    ("high", 64): _Shape(64, 128, 4, 2, 255, 277, segment=8, max_registers=168),
+    ("high", 128): _Shape(64, 64, 4, 2, 235, 253, segment=16),
+    ("high", 256): _Shape(128, 64, 8, 2, 132, 151, segment=16),
+}
+# measured for float16 itself; its other rows are bfloat16's
+_FLOAT16: dict[tuple[Precision, int], _Shape] = {
+    ("standard", 128): _Shape(128, 64, 8, 2, 434, 495, max_registers=128),
+    ("compensated", 128): _Shape(128, 128, 8, 2, 352, 393, segment=8),
+}
+
+
+def _row(
+    dtype: torch.dtype, precision: Precision, max_head: int, shape: _Shape, *, measured: bool
+) -> TileConfig:
+    return TileConfig(
+        targets=("sm_90",),
+        dtype=dtype,
+        precision=precision,
+        max_head=max_head,
+        block_m=shape.block_m,
+        block_n=shape.block_n,
+        source=_MEASURED.format(shape.causal, shape.full) if measured else _TAKEN_OVER,
+        # tiles of a mask or a bias leave no room: `nvidia` has rows for them
+        options=SCORE_OPTIONS - {"mask", "bias"},
+        # see `nvidia`
+        least_values=64,
+        segment=shape.segment,
+        core_loop=False,
+        split_loop=True,
+        pairs=precision != "standard",
+        num_warps=shape.num_warps,
+        num_stages=shape.num_stages,
+        max_registers=shape.max_registers,
+        descriptors=True,
+        least_triton=_LEAST_TRITON,
+    )
+
+
+_FLOAT32_STANDARD = TileConfig(
+    targets=("sm_90",),
+    dtype=torch.float32,
+    precision="standard",
+    max_head=64,
+    block_m=64,
+    block_n=64,
+    source=_MEASURED.format(46, 55),
+    options=SCORE_OPTIONS - {"mask", "bias"},
+    comp_dtype=torch.bfloat16,
+    core_loop=False,
+    split_loop=True,
+    # tensor cores on three bfloat16 each. In plain sums the result is nearer than by IEEE
+    # products: 2.6e-7 against 1.3e-6 at 8 192 keys. Compensated sums would be further off
+    dot_precision="bf16x6",
+    num_warps=4,
+    num_stages=2,
+    least_triton=_LEAST_TRITON,
+)
+
+TILES = (
+    *(
+        _row(torch.bfloat16, precision, max_head, shape, measured=True)
+        for (precision, max_head), shape in _BFLOAT16.items()
+    ),
+    *(
+        _row(
+            torch.float16, precision, max_head, _FLOAT16.get((precision, max_head), shape),
+            measured=(precision, max_head) in _FLOAT16,
+        )
+        for (precision, max_head), shape in _BFLOAT16.items()
+    ),
+    _FLOAT32_STANDARD,
+)  # fmt: skip
