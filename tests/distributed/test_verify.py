@@ -209,7 +209,7 @@ def test_the_command(tmp_path: Path) -> None:
     [
         ([], "start it with: torchrun"),
         (["--layer", "memory"], "--layer: expected comm, compute, fused; got memory"),
-        (["--op", "star"], "--op: expected ring, ulysses, hybrid; got star"),
+        (["--op", "star"], "--op: expected ring, ulysses, hybrid, ulysses-fused; got star"),
         (["--dtype", "int8"], "--dtype: expected float32, float16, bfloat16; got int8"),
         (["--device", "tpu"], "--device: expected auto, cpu, cuda, npu; got tpu"),
         (["--timeout", "0"], "--timeout: expected more than 0"),
