@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from block_device import Device
-from gemm_kernels import order_kernel, tile_kernel
+from gemm_kernels import default_kernel, order_kernel, tile_kernel
 from hostile_numbers import U, normals, uniforms
 from torch import Tensor
 
@@ -143,6 +143,31 @@ def test_parts_of_k_are_those_asked_for(fast_device: Device) -> None:
     # an element that is not of the part has no say in it
     a[:, 90:], a[:, :32] = math.nan, math.nan
     assert KAHAN.run(fast_device, a, b, 32, 90)[0].isfinite().all()
+
+
+def test_a_part_of_k_has_the_bits_that_it_has_by_itself(fast_device: Device) -> None:
+    """Segments are counted from where the part begins."""
+    a, b = normals(5, 8 * BLOCK, seed=3), normals(8 * BLOCK, 7, seed=4)
+    for variant in (KAHAN, SEGMENTS, BRANCHES):
+        part = variant.run(fast_device, a, b, BLOCK, 8 * BLOCK)
+        alone = variant.run(fast_device, a[:, BLOCK:], b[BLOCK:])
+        for one, other in zip(part, alone, strict=True):
+            assert torch.equal(one, other), variant
+
+
+def test_a_product_by_default(fast_device: Device) -> None:
+    """Every tile compensated, every edge checked, row by row, IEEE products."""
+    a, b = normals(13, 5 * BLOCK - 3, seed=5), normals(5 * BLOCK - 3, 11, seed=6)
+    expected = KAHAN.run(fast_device, a, b)
+    a, b = (amid_nan(x, transposed=False).to(fast_device.place) for x in (a, b))
+    acc, comp = (torch.full((13, 11), math.nan, device=fast_device.place) for _ in range(2))
+    args = {
+        "a_ptr": a, "b_ptr": b, "acc_ptr": acc, "comp_ptr": comp, "M": 13, "N": 11,
+        "K": a.shape[1], "stride_am": a.stride(0), "stride_bk": b.stride(0),
+    }  # fmt: skip
+    fast_device.launch(default_kernel, args, {"BLOCK": BLOCK})
+    assert torch.equal(acc.cpu(), expected[0])
+    assert torch.equal(comp.cpu(), expected[1])
 
 
 def test_an_infinity_stays_one(fast_device: Device) -> None:
