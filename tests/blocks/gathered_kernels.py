@@ -5,7 +5,22 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.layout import load_grouped, load_paged_tile, load_rows, store_grouped
+from blocks.layout import load_block, load_grouped, load_paged_tile, load_rows, store_grouped
+
+
+@triton.jit
+def anywhere_kernel(
+    x_ptr, out_ptr, row_start, row_end, col_start, col_end, stride_row, stride_col,
+    ROWS: tl.constexpr, COLS: tl.constexpr, CHECK_ROWS: tl.constexpr, CHECK_COLS: tl.constexpr,
+    WIDE: tl.constexpr, BY_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """load_block into out, [ROWS, COLS] contiguous."""
+    tile = load_block(
+        x_ptr, row_start, row_end, col_start, col_end, stride_row, stride_col,
+        ROWS, COLS, CHECK_ROWS, CHECK_COLS, WIDE, BY_COLUMNS,
+    )  # fmt: skip
+    at = tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :]
+    tl.store(out_ptr + at, tile)
 
 
 @triton.jit

@@ -1,7 +1,8 @@
-"""What blocks.layout gathers: rows that lie in pages, the heads of a row, one number a row."""
+"""What blocks.layout gathers: a block, rows that lie in pages, heads of a row, numbers."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -12,6 +13,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from block_device import Device
 from gathered_kernels import (
+    anywhere_kernel,
     load_grouped_kernel,
     numbers_kernel,
     paged_kernel,
@@ -95,6 +97,39 @@ def test_pages_across_more_than_32_bits(fast_device: Device, tmp_path: Path, pag
     for span in [(16, 0, 64), (32, 35, 41), (48, 0, 64)]:
         found = load_pages(fast_device, x, span, cols=COLS, wide=True)
         assert torch.equal(found, expected_rows(x, span, COLS)), span
+
+
+@pytest.mark.parametrize(
+    "check_rows, check_cols, by_columns",
+    [(True, True, False), (True, False, False), (False, True, True), (False, False, True)],
+)
+def test_a_block_from_anywhere(
+    fast_device: Device, check_rows: bool, check_cols: bool, by_columns: bool
+) -> None:
+    """What lies outside is 0 where it is checked; where it is not, nothing does."""
+    rows, cols = 3 * ROWS, 3 * COLS
+    memory = torch.full((cols + 9, rows + 9), math.nan, device=fast_device.place)
+    x = (memory.T if by_columns else memory.view(rows + 9, cols + 9))[4 : 4 + rows, 3 : 3 + cols]
+    x.copy_(normals(rows, cols, seed=5))
+    ends = [(16, 48), (20, 29), (40, 48), (30, 30)] if check_rows else [(16, 48), (19, 35)]
+    sides = [(32, 96), (37, 51), (70, 96), (50, 40)] if check_cols else [(32, 96), (51, 83)]
+    for (row, row_end), (col, col_end) in itertools.product(ends, sides):
+        out = torch.full((ROWS, COLS), math.nan, device=fast_device.place)
+        args = {
+            "x_ptr": x, "out_ptr": out, "row_start": row, "row_end": row_end, "col_start": col,
+            "col_end": col_end, "stride_row": x.stride(0), "stride_col": x.stride(1),
+        }  # fmt: skip
+        constants = {
+            "ROWS": ROWS, "COLS": COLS, "CHECK_ROWS": check_rows, "CHECK_COLS": check_cols,
+            "WIDE": False, "BY_COLUMNS": by_columns,
+        }  # fmt: skip
+        fast_device.launch(anywhere_kernel, args, constants)
+        expected = torch.zeros(ROWS, COLS, device=fast_device.place)
+        there = x[
+            row : max(min(row + ROWS, row_end), row), col : max(min(col + COLS, col_end), col)
+        ]
+        expected[: there.shape[0], : there.shape[1]] = there
+        assert torch.equal(out, expected), (row, row_end, col, col_end)
 
 
 GROUP, TALL = 4, 8
