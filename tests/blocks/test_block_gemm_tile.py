@@ -69,7 +69,8 @@ class Variant:
 PLAIN = Variant("plain")
 KAHAN = Variant()
 SEGMENTS = Variant(SEGMENT=3)
-BRANCHES = Variant(SEGMENT=3, BRANCH=True)
+# not 3: segments of tiles, and not of numbers, are told apart where one divides the other
+BRANCHES = Variant(SEGMENT=2, BRANCH=True)
 
 
 def total(pair: tuple[Tensor, Tensor]) -> Tensor:
