@@ -26,7 +26,7 @@ import torch
 
 from tests.mutation.mutants import Mutant, block_files, mutants_of, sample
 from tests.mutation.report import report
-from tests.mutation.runner import Baseline, all_modules, judge, own_modules
+from tests.mutation.runner import Baseline, all_modules, is_due, judge, own_modules
 
 # what every fork needs and does not depend on the blocks; torch.testing takes torch.distributed
 _IMPORTED = (
@@ -58,7 +58,7 @@ def main() -> int:
     missing = [
         mutant
         for mutant in sorted(drawn, key=lambda mutant: mutant.key)
-        if _is_due(known.get(mutant.key), arguments)
+        if is_due(known.get(mutant.key), own=arguments.own, again=arguments.again)
     ]
     if missing:
         _judge_all(missing, known, arguments)
@@ -80,12 +80,6 @@ def _prepare() -> None:
         interpreter._patch_builtin = functools.cache(interpreter._patch_builtin)
     with contextlib.redirect_stdout(io.StringIO()):
         pytest.main(["--version"])
-
-
-def _is_due(known: dict[str, Any] | None, arguments: argparse.Namespace) -> bool:
-    if known is None or (arguments.again and known["kind"].startswith("survived")):
-        return True
-    return bool(known["kind"] == "survived its own" and not arguments.own)
 
 
 def _judge_all(

@@ -54,17 +54,19 @@ def block_files() -> list[str]:
     return sorted(p.name for p in BLOCKS.glob("*.py") if ast.parse(p.read_text()).body[1:])
 
 
-def mutants_of(file: str, names: Sequence[str] = ()) -> list[Mutant]:
+def mutants_of(file: str, names: Sequence[str] = (), functions: Sequence[str] = ()) -> list[Mutant]:
     """Every mutant of a file, each change once.
 
     Args:
         file: name of the file in `blocks`.
         names: only of these operators; all by default.
+        functions: only in these functions; everywhere by default.
     """
     source = (BLOCKS / file).read_text()
     found = [
         mutant
         for statement in ast.parse(source).body
+        if not functions or getattr(statement, "name", "") in functions
         for mutant in _mutants(file, source, statement, names)
     ]
     return list({mutant.source: mutant for mutant in found}.values())

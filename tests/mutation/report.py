@@ -44,7 +44,9 @@ def report(
     lines = [
         f"python -m tests.mutation {' '.join(command)}",
         f"Python {platform.python_version()}, {', '.join(_versions())}",
-        "Every test of tests/blocks that the interpreter runs in time, the file's own first.",
+        "Judged by the tests of a mutant's own file (OWN in tests/mutation/runner.py), in Triton's",
+        "interpreter"
+        + ("." if "--own" in command else ", and then by the others of tests/blocks."),
         "",
         f"{len(judged)} of {len(mutants)} mutants judged"
         + ("" if len(judged) == len(drawn) else f", {len(drawn) - len(judged)} asked for are not"),

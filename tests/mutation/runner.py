@@ -101,6 +101,19 @@ def all_modules() -> list[Path]:
     return [path for path in sorted(FOLDER.glob("test_*.py")) if path.name not in _LEFT_OUT]
 
 
+def is_due(known: Mapping[str, Any] | None, *, own: bool, again: bool) -> bool:
+    """Whether a mutant is to be judged, by what a log knows of it.
+
+    Args:
+        known: its outcome; None if there is none.
+        own: only the tests of its own file are run.
+        again: survivors are judged anew.
+    """
+    if known is None or (again and known["kind"].startswith("survived")):
+        return True
+    return bool(known["kind"] == "survived its own" and not own)
+
+
 def judge(
     mutant: Mutant, baseline: Baseline, *, own: bool, slowest: float, timeout: float
 ) -> Outcome:
