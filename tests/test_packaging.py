@@ -54,7 +54,15 @@ def test_requirements(metadata: email.message.Message) -> None:
         "cuda": {"triton"},
         "offline": {"triton-ascend==3.2.0", "ascendnpu-ir==1.2.0", "pybind11", "typer", "rich"},
         "hf": {"transformers", "accelerate", "gguf"},
-        "test": {"pytest", "pytest-xdist", "hypothesis", "hatchling", "ruff", "mypy"},
+        "test": {
+            "pytest",
+            "pytest-xdist",
+            "hypothesis",
+            "hatchling",
+            "ruff",
+            "mypy",
+            "cosmic-ray",
+        },
         "bench": {"pytest-benchmark", "matplotlib", "rich"},
         "precision": {"typer", "rich", "matplotlib", "jinja2"},
     }

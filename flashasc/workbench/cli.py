@@ -6,6 +6,8 @@ wrong call or a missing package.
 
 from __future__ import annotations
 
+from functools import partial
+
 import typer
 
 from flashasc.workbench.asked import asked_cases, asked_targets, checked, explain, print_json
@@ -70,14 +72,17 @@ def check_command(
     with usage_errors():
         targets = asked_targets(target)
         tools = require_toolchain(targets)
-        cases = asked_cases(
-            kernel, signature, const, grid, targets, dtype, precision, head_dim,
-            every_use=uses,
-        )  # fmt: skip
+        asked = partial(
+            asked_cases, kernel, signature, const, grid, targets, dtype, precision, head_dim
+        )
+        cases = asked(every_use=uses)
         verdicts = checked(cases, timeout=timeout, workers=workers, cache=not no_cache)
     if as_json:
         print_json(tools, verdicts, [verdict.to_json() for verdict in verdicts])
     else:
         print_table(check_table(verdicts, each_use=uses))
         explain(verdicts, tools)
+        if kernel is None and not uses:
+            left = len(asked(every_use=True)) - len(cases)
+            print(f"{left:,} more uses of these kernels are left to --uses.")
     raise typer.Exit(0 if all(verdict.ok for verdict in verdicts) else 1)

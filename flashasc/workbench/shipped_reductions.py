@@ -8,6 +8,7 @@ from typing import Any, get_args
 from flashasc._configs.ascend import SAME_MEMORIES
 from flashasc._configs.reduce import NORMALIZE, REDUCE, NormalizeConfig, ReduceConfig
 from flashasc._reductions import Largest, Method, Mode, Term
+from flashasc.ascend import family
 from flashasc.ascend.frontend import _import_backend
 from flashasc.workbench.case import Case
 from flashasc.workbench.shipped import DEFAULT_TARGETS, DTYPES, generation_of
@@ -23,7 +24,8 @@ def shipped_reductions(
     Args:
         targets: processor names in full. One that no row of the tables names gets the rows of its
             generation's first.
-        dtype: "float16", "bfloat16" or "float32"; all by default.
+        dtype: "float16", "bfloat16" or "float32"; by default all with every_use, and otherwise the
+            one that needs most room: a row serves every dtype with one tile.
         every_use: each row in all its uses; otherwise in the one that needs most room.
 
     Raises:
@@ -36,11 +38,14 @@ def shipped_reductions(
     _import_backend()
     found: list[Case] = []
     for arch in targets:
-        for name in [dtype] if dtype else list(_TYPES):
+        every = [dtype] if dtype else list(_TYPES)
+        single = not dtype and not every_use
+        for name in [_largest_reduction(arch)] if single else every:
             for row in REDUCE:
                 if _serving(arch, row.targets):
                     kinds = _reduce_uses(every_use)
                     found += [reduce_case(row, name, arch, *kind) for kind in kinds]
+        for name in ["float32"] if single else every:
             for tile in NORMALIZE:
                 if _serving(arch, tile.targets):
                     found += [
@@ -48,6 +53,11 @@ def shipped_reductions(
                         for kind in _normalize_uses(tile, every_use)
                     ]
     return found
+
+
+def _largest_reduction(arch: str) -> str:
+    """The dtype whose reductions need most of the UB: on A5 16-bit numbers are kept beside fp32."""
+    return "float16" if family(arch) == "A5" else "float32"
 
 
 def _serving(arch: str, named: Sequence[str]) -> bool:

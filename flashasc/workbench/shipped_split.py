@@ -61,7 +61,8 @@ def split_cases(
 ) -> list[Case]:
     """List both kernels for few queries, as a call of each kind specialises them.
 
-    Args and Raises: as for `shipped_cases`.
+    Args and Raises: as for `shipped_cases`. Without `every_use` rows that differ in their head size
+    alone share the merge of the largest: it takes values 128 columns at a time for all of them.
     """
     found: list[Case] = []
     for arch in targets:
@@ -69,15 +70,27 @@ def split_cases(
         serving = ascend.SAME_MEMORIES.get(arch, arch)
         serving = serving if serving in named else _GENERATION[family(arch)]
         rows = [row for row in ascend.SPLIT_TILES if serving in row.targets]
+        chosen: list[TileConfig] = []
         for row in rows:
             if (dtype and row.dtype != DTYPES[dtype]) or (precision and row.precision != precision):
                 continue
             below = max((r.max_head for r in rows if r.max_head < row.max_head), default=0)
             if head_dim is None or below < head_dim <= row.max_head:
-                listed = split_uses(row) if every_use else split_uses(row)[:1]
-                for use in listed:
-                    found += split_case(row, use, arch)
+                chosen.append(row)
+        for row in chosen:
+            if every_use:
+                found += [case for use in split_uses(row) for case in split_case(row, use, arch)]
+                continue
+            kernel, merge = split_case(row, split_uses(row)[0], arch)
+            found += [kernel, merge] if row is _largest_merge(row, chosen) else [kernel]
     return found
+
+
+def _largest_merge(row: TileConfig, rows: Sequence[TileConfig]) -> TileConfig:
+    """Of the rows that differ from a row in their head size alone, the one with the largest."""
+    kind = (row.dtype, row.precision, row.options)
+    alike = [r for r in rows if (r.dtype, r.precision, r.options) == kind]
+    return max(alike, key=lambda r: r.max_head)
 
 
 def split_case(row: TileConfig, use: SplitUse, arch: str) -> list[Case]:

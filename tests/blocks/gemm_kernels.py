@@ -98,6 +98,31 @@ def tile_kernel(
 
 
 @triton.jit
+def default_kernel(
+    a_ptr, b_ptr, acc_ptr, comp_ptr, M, N, K, stride_am, stride_bk, BLOCK: tl.constexpr
+):
+    """The first tile of a @ b, compensated and otherwise by default, as raw (acc, comp)."""
+    acc, comp = gemm_tile(
+        a_ptr, b_ptr, 0, 0, 0, K, M, N, stride_am, 1, stride_bk, 1, BLOCK, BLOCK, BLOCK, "kahan"
+    )
+    store_block(acc_ptr, acc, 0, M, 0, N, N, 1, False)
+    store_block(comp_ptr, comp, 0, M, 0, N, N, 1, False)
+
+
+@triton.jit
+def unchecked_kernel(
+    a_ptr, b_ptr, acc_ptr, M, N, K, stride_am, stride_bk, BLOCK: tl.constexpr,
+    METHOD: tl.constexpr, CHECK_M: tl.constexpr, CHECK_N: tl.constexpr, CHECK_K: tl.constexpr,
+):  # fmt: skip
+    """The first tile of a @ b, of which some sides are known to be whole."""
+    acc, _comp = gemm_tile(
+        a_ptr, b_ptr, 0, 0, 0, K, M, N, stride_am, 1, stride_bk, 1, BLOCK, BLOCK, BLOCK, METHOD,
+        1, False, "ieee", CHECK_M, CHECK_N, CHECK_K,
+    )  # fmt: skip
+    store_block(acc_ptr, acc, 0, M, 0, N, N, 1, False)
+
+
+@triton.jit
 def order_kernel(out_ptr, tiles_m, tiles_n, GROUP: tl.constexpr):
     """For each program the number of its tile, row by row."""
     task = tl.program_id(0)

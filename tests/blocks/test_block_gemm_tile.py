@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from block_device import Device
-from gemm_kernels import order_kernel, tile_kernel
+from gemm_kernels import default_kernel, order_kernel, tile_kernel, unchecked_kernel
 from hostile_numbers import U, normals, uniforms
 from torch import Tensor
 
@@ -32,7 +33,13 @@ class Variant:
         return f"{self.METHOD} {self.SEGMENT}{branch} {self.PRODUCT}"
 
     def run(
-        self, device: Device, a: Tensor, b: Tensor, begin_k: int = 0, end_k: int | None = None
+        self,
+        device: Device,
+        a: Tensor,
+        b: Tensor,
+        begin_k: int = 0,
+        end_k: int | None = None,
+        wide: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Raw (acc, comp) of a @ b for views a [M, K] and b [K, N] of any strides."""
         (M, K), N = a.shape, b.shape[1]
@@ -46,7 +53,7 @@ class Variant:
         }  # fmt: skip
         constants = {
             "BLOCK_M": BLOCK, "BLOCK_N": BLOCK, "BLOCK_K": BLOCK, "METHOD": self.METHOD,
-            "SEGMENT": self.SEGMENT, "BRANCH": self.BRANCH, "PRODUCT": self.PRODUCT, "WIDE": False,
+            "SEGMENT": self.SEGMENT, "BRANCH": self.BRANCH, "PRODUCT": self.PRODUCT, "WIDE": wide,
             "A_BY_COLUMNS": a.stride(0) == 1, "B_BY_COLUMNS": b.stride(0) == 1, "GROUP": 2,
         }  # fmt: skip
         grid = (math.ceil(M / BLOCK) * math.ceil(N / BLOCK),)
@@ -62,7 +69,8 @@ class Variant:
 PLAIN = Variant("plain")
 KAHAN = Variant()
 SEGMENTS = Variant(SEGMENT=3)
-BRANCHES = Variant(SEGMENT=3, BRANCH=True)
+# not 3: segments of tiles, and not of numbers, are told apart where one divides the other
+BRANCHES = Variant(SEGMENT=2, BRANCH=True)
 
 
 def total(pair: tuple[Tensor, Tensor]) -> Tensor:
@@ -143,6 +151,65 @@ def test_parts_of_k_are_those_asked_for(fast_device: Device) -> None:
     # an element that is not of the part has no say in it
     a[:, 90:], a[:, :32] = math.nan, math.nan
     assert KAHAN.run(fast_device, a, b, 32, 90)[0].isfinite().all()
+
+
+def test_a_part_of_k_has_the_bits_that_it_has_by_itself(fast_device: Device) -> None:
+    """Segments are counted from where the part begins."""
+    a, b = normals(5, 8 * BLOCK, seed=3), normals(8 * BLOCK, 7, seed=4)
+    for variant in (KAHAN, SEGMENTS, BRANCHES):
+        part = variant.run(fast_device, a, b, BLOCK, 8 * BLOCK)
+        alone = variant.run(fast_device, a[:, BLOCK:], b[BLOCK:])
+        for one, other in zip(part, alone, strict=True):
+            assert torch.equal(one, other), variant
+
+
+def test_a_product_by_default(fast_device: Device) -> None:
+    """Every tile compensated, every edge checked, row by row, IEEE products."""
+    a, b = normals(13, 5 * BLOCK - 3, seed=5), normals(5 * BLOCK - 3, 11, seed=6)
+    expected = KAHAN.run(fast_device, a, b)
+    a, b = (amid_nan(x, transposed=False).to(fast_device.place) for x in (a, b))
+    acc, comp = (torch.full((13, 11), math.nan, device=fast_device.place) for _ in range(2))
+    args = {
+        "a_ptr": a, "b_ptr": b, "acc_ptr": acc, "comp_ptr": comp, "M": 13, "N": 11,
+        "K": a.shape[1], "stride_am": a.stride(0), "stride_bk": b.stride(0),
+    }  # fmt: skip
+    fast_device.launch(default_kernel, args, {"BLOCK": BLOCK})
+    assert torch.equal(acc.cpu(), expected[0])
+    assert torch.equal(comp.cpu(), expected[1])
+
+
+@pytest.mark.parametrize("whole", ["M", "N", "K"])
+def test_only_sides_that_are_whole_go_unchecked(fast_device: Device, whole: str) -> None:
+    """The others are ragged, and what lies beside them is NaN."""
+    M, N, K = (4 * BLOCK if name == whole == "K" else BLOCK if name == whole else 11
+               for name in "MNK")  # fmt: skip
+    x, y = uniforms(M, K, seed=7), uniforms(K, N, seed=8)
+    a, b = (amid_nan(z, transposed=False).to(fast_device.place) for z in (x, y))
+    for method in ("plain", "kahan"):
+        acc = torch.full((M, N), math.nan, device=fast_device.place)
+        args = {
+            "a_ptr": a, "b_ptr": b, "acc_ptr": acc, "M": M, "N": N, "K": K,
+            "stride_am": a.stride(0), "stride_bk": b.stride(0),
+        }  # fmt: skip
+        checks = {f"CHECK_{name}": name != whole for name in "MNK"}
+        constants = {"BLOCK": BLOCK, "METHOD": method, **checks}
+        fast_device.launch(unchecked_kernel, args, constants)
+        assert torch.allclose(acc.cpu().double(), x.double() @ y.double(), rtol=1e-5, atol=0.0)
+
+
+def test_factors_across_more_than_32_bits(fast_device: Device, tmp_path: Path) -> None:
+    """Rows 2**28 elements apart: the last of a tile is past 2**31 elements from its first."""
+    if fast_device.route == "gpu":
+        pytest.skip("needs 8 GiB of GPU memory")
+    memory = torch.from_file(str(tmp_path / "sparse"), True, BLOCK * 2**28, dtype=torch.float16)
+    (tmp_path / "sparse").unlink()
+    a, b = (memory.as_strided((BLOCK, BLOCK), (2**28, 1), 32 * n) for n in range(2))
+    a.copy_(normals(BLOCK, BLOCK, seed=1))
+    b.copy_(normals(BLOCK, BLOCK, seed=2))
+    exact = a.double() @ b.double()
+    for variant in (PLAIN, KAHAN):
+        found = total(variant.run(fast_device, a, b, wide=True))
+        assert torch.allclose(found, exact, rtol=0.0, atol=1e-5), variant
 
 
 def test_an_infinity_stays_one(fast_device: Device) -> None:

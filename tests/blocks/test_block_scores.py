@@ -126,3 +126,26 @@ def test_a_sink_counts_in_the_sums_alone(
     assert ((after[0] - torch.maximum(before[0], lifted)).abs().nan_to_num(0) < 0.01).all()
     if WHOLE:
         assert torch.equal(new_rows[0], new_rows[0].ceil())
+
+
+@pytest.mark.parametrize(
+    "WHOLE, LOWERED, NATURAL",
+    [(True, False, False), (True, True, False), (False, False, True), (False, True, True)],
+)
+def test_an_infinite_sink_leaves_nothing_to_the_keys(
+    fast_device: Device, WHOLE: bool, LOWERED: bool, NATURAL: bool
+) -> None:
+    M = Dv = 16
+    rows = torch.stack([(normals(M, seed=1) * 20).ceil(), *(1 + uniforms(4, M, seed=2))])
+    rows[0, 3], rows[1:, 3] = NEG_INF, 0.0
+    new_rows, new_acc, new_comp = fast_device.run(
+        sink_kernel,
+        {"rows_ptr": rows, "acc_ptr": normals(M, Dv, seed=3), "comp_ptr": normals(M, Dv, seed=4),
+         "sink_ptr": torch.tensor([math.inf])},
+        {"out_rows_ptr": (5, M), "out_acc_ptr": (M, Dv), "out_comp_ptr": (M, Dv)},
+        M=M, Dv=Dv, WHOLE=WHOLE, LOWERED=LOWERED, NATURAL=NATURAL, COMP_DTYPE=tl.float32,
+    )  # fmt: skip
+    # the sink's weight under a pivot that is infinite too: out is 0, the log-sum-exp infinite
+    assert (new_rows[0] == math.inf).all()
+    assert (new_rows[[1, 3]] + new_rows[[2, 4]] == 1.0).all()
+    assert (new_acc == 0.0).all() and (new_comp == 0.0).all()

@@ -101,6 +101,21 @@ def test_infinite_factors(fast_device: Device) -> None:
         assert (out[1] == math.inf).all() and (out[2] == -math.inf).all() and out[3].isnan().all()
 
 
+@pytest.mark.parametrize("product", BOUNDS)
+def test_what_a_part_cannot_hold_is_infinite(fast_device: Device, product: str) -> None:
+    """In fp16 from 65520 on; bf16 has fp32's range."""
+    a, b = torch.ones(M, K), torch.ones(K, N)
+    a[3, 5] = 70000.0
+    (out,) = fast_device.run(
+        split_product_kernel,
+        {"a_ptr": a, "b_ptr": b, "start_ptr": torch.zeros(M, N)}, {"out_ptr": (M, N)},
+        M=M, K=K, N=N, PRODUCT=product,
+    )  # fmt: skip
+    expected = torch.full((M, N), float(K))
+    expected[3] = math.inf if product.startswith("fp16") else 70000.0 + K - 1
+    assert ((out == expected) | ((out - expected).abs() < 0.01)).all()
+
+
 def test_activations(device: Device) -> None:
     x = torch.cat([normals(1000, seed=1) * 4, torch.linspace(-90, 90, 24)])
     x[:4] = torch.tensor([math.nan, math.inf, 0.0, -0.0])
