@@ -117,7 +117,11 @@ class Memo(Generic[Value]):
         with self._lock:
             if len(self._found) >= _LIMIT:
                 del self._found[next(iter(self._found))]
-            self._found[key] = value
+            try:
+                self._found[key] = value
+            except TypeError:
+                # an option that cannot be hashed, a list say: checked and planned each time
+                return
 
 
 @dataclass

@@ -10,6 +10,9 @@ from .._configs import TileConfig
 from .._problem import AttentionProblem
 from .launch import Route
 
+LEAST_KEYS = 2048
+"""Fewer take less time to attend to than the host takes to encode two descriptors."""
+
 
 def key_descriptors(
     k: Tensor, v: Tensor, problem: AttentionProblem, config: TileConfig, route: Route
@@ -25,7 +28,7 @@ def key_descriptors(
         config: its row says whether descriptors pay.
         route: where the kernel runs.
     """
-    if not config.descriptors or route != "device":
+    if not config.descriptors or route != "device" or problem.Sk < LEAST_KEYS:
         return None
     if problem.packed:
         k, v = k.unsqueeze(0), v.unsqueeze(0)

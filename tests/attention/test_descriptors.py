@@ -11,10 +11,15 @@ from torch import Tensor
 
 import flashasc
 from flashasc._repeat import Launch
-from flashasc.kernels import attention_launch
+from flashasc.kernels import attention_launch, descriptors
 from flashasc.kernels.descriptors import describable
 
 SHAPE = (2, 3, 40, 16)
+
+
+@pytest.fixture(autouse=True)
+def _few_keys_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "LEAST_KEYS", 1)
 
 
 def moved(tensor: Tensor) -> Tensor:

@@ -187,12 +187,3 @@ def test_every_dtype_and_precision_has_a_row_for_the_largest_head() -> None:
 def test_products_of_float32_are_not_tf32() -> None:
     row = next(r for r in PLAIN if r.dtype == torch.float32)
     assert "tf32" not in compile_row(row, 90, 64, causal=False).ptx
-
-
-@on_hopper
-def test_products_of_float32_in_plain_sums_are_six_of_bfloat16_on_hopper() -> None:
-    (row,) = (r for r in HOPPER if r.dtype == torch.float32)
-    built = compile_row(row, 90, 64, causal=False)
-    assert "tf32" not in built.ptx
-    assert "f32.bf16.bf16" in built.ptx
-    assert built.shared_bytes <= SHARED_BYTES[90]
