@@ -103,8 +103,8 @@ class AttentionProblem:
 
     @property
     def group(self) -> int:
-        """Query heads that share one key/value head."""
-        return self.Hq // self.Hk
+        """Query heads that share one key/value head; 1 where there are no heads."""
+        return self.Hq // self.Hk if self.Hk else 1
 
     @property
     def reach_right(self) -> int | None:

@@ -76,3 +76,15 @@ def test_no_query_after_a_kernel_was_compiled(route: Route) -> None:
     out, lse = route(q, k[:, :, :0], v[:, :, :0], return_lse=True)
     assert not out.any()
     assert torch.equal(lse, torch.full_like(lse, -math.inf))
+
+
+@pytest.mark.parametrize("extra", ["nothing", "alibi_slopes", "sinks"])
+def test_packed_sequences_of_no_heads(route: Route, extra: str) -> None:
+    q = torch.zeros(10, 0, 16, dtype=torch.float16, device=route.device)
+    ends = torch.tensor([0, 4, 10], dtype=torch.int32, device=route.device)
+    options = {} if extra == "nothing" else {extra: torch.zeros(0, device=route.device)}
+    out, lse = route(
+        q, q, q, layout="TND", cu_seqlens_q=ends, cu_seqlens_k=ends, return_lse=True, **options
+    )
+    assert out.shape == q.shape
+    assert lse.shape == (0, 10)
