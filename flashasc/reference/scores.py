@@ -56,7 +56,10 @@ def terms_of(problem: AttentionProblem, extras: Extras) -> Terms:
     return Terms(
         mask=None if extras.mask is None else grouped_view(extras.mask, problem),
         bias=None if extras.bias is None else grouped_view(extras.bias, problem),
-        slopes=None if slopes is None else slopes.to(working).reshape(-1, *heads, 1, 1),
+        # not -1: where there are no heads, any number of batches would do
+        slopes=None
+        if slopes is None
+        else slopes.to(working).reshape(len(slopes) if slopes.dim() == 2 else 1, *heads, 1, 1),
         sinks=None if sinks is None else sinks.to(working).reshape(1, *heads, 1, 1),
         diagonal=diagonal,
         q_len=None,
