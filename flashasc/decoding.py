@@ -6,6 +6,7 @@ from typing import Literal, overload
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from . import _decode_ops
 from ._arguments import Window
@@ -204,6 +205,9 @@ def decode(
     taken = kv_cache.promise(tokens)
     try:
         append(kv_cache.k, kv_cache.v, *fresh, lens, table, impl)
+        if key is not None:
+            # as the operator would have: autograd sees what was written over
+            increment_version([x for x in (kv_cache.k, kv_cache.v) if not x.is_inference()])
         out, lse = attend(*call(lens + tokens))
     except BaseException:
         kv_cache.withdraw(taken)

@@ -204,8 +204,8 @@ def validate_decode(
         check.slopes_tensor(alibi_slopes, q, B, Hq)
     if sinks is not None:
         check.sinks_tensor(sinks, q, Hq)
-    asking = (q, cache.k, cache.v, alibi_slopes, sinks)
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in asking):
+    asking = (q, cache.k, cache.v, alibi_slopes, sinks, k, v)
+    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in asking):
         raise NotImplementedError(
             "decode has no gradients; call it under torch.no_grad(), or use flashasc.attention"
         )

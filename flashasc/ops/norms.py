@@ -77,7 +77,7 @@ def rms_norm(
         x, compensated, out_dtype, impl: see `flashasc.ops.sum`.
         normalized_shape: the last sizes of x, over which the mean is taken.
         weight: of that shape, any float dtype (float64 with x alone), or None.
-        eps: None: torch.finfo(x.dtype).eps, as in torch.
+        eps: None: the eps of the dtype computed in (float32 for 16-bit x), as in torch.
 
     Returns:
         Shape of x, contiguous; computed in float32 and rounded once.
@@ -88,7 +88,7 @@ def rms_norm(
     validate_input("x", x)
     dims = normalized_dims(normalized_shape, x)
     affine("weight", weight, x, dims)
-    added = eps_of(eps, torch.finfo(x.dtype).eps)
+    added = eps_of(eps, torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps)
     return _normalize("rms_norm", x, weight, None, dims, added, compensated, out_dtype, impl)
 
 

@@ -214,3 +214,26 @@ def test_operators_and_compilation() -> None:
     torch.library.opcheck(
         torch.ops.flashasc.append_kv, (pages, pages.clone(), k, v, lens, table, "auto")
     )
+
+
+@pytest.mark.parametrize("impl", ["reference", "triton"])
+def test_autograd_sees_what_a_call_writes(impl: str) -> None:
+    """What was computed from the cache before cannot be differentiated with what is there now."""
+    if impl == "triton":
+        pytest.importorskip("triton", reason="Triton is not installed")
+    cache = KVCache.allocate(1, 1, 32, 16, dtype=FLOAT32)
+    token = torch.randn(1, 1, 1, 16)
+    weight = torch.ones(cache.k.shape, requires_grad=True)
+    flashasc.decode(token, cache, k=token, v=token, impl=impl)
+    result = (cache.k * weight).sum()
+    flashasc.decode(token, cache, k=token, v=token, impl=impl)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.backward()
+
+
+def test_new_tokens_have_no_gradients() -> None:
+    cache = KVCache.allocate(1, 1, 32, 16, dtype=FLOAT32)
+    token = torch.randn(1, 1, 1, 16)
+    with pytest.raises(NotImplementedError, match="no gradients"):
+        flashasc.decode(token, cache, k=token.clone().requires_grad_(), v=token)
+    assert cache.lens.tolist() == [0]

@@ -186,3 +186,10 @@ def test_auto_compensates_from_the_threshold_on(monkeypatch: pytest.MonkeyPatch)
         ops.softmax(x)
     kept = [next(f for f in facts if f in ("plain", "kahan", "sum2")) for facts in methods]
     assert kept == ["plain", "plain", "kahan", "kahan"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_the_default_eps_of_small_numbers_is_torchs(dtype: torch.dtype) -> None:
+    x = (torch.randn(2, 64, generator=torch.Generator().manual_seed(0)) * 1e-3).to(dtype)
+    expected = torch.nn.functional.rms_norm(x, (64,))
+    torch.testing.assert_close(ops.rms_norm(x, 64), expected)
