@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import reference
 from ._dispatch import AttentionPlan, Impl, plan_attention
 from ._problem import (
     AttentionProblem,
@@ -85,6 +84,8 @@ class Call(NamedTuple):
 
 def _empty_outputs(q: Tensor, problem: AttentionProblem) -> tuple[Tensor, Tensor]:
     """Output, contiguous in the layout's own order, and log-sum-exp ([0] when nobody asked)."""
+    from . import reference
+
     shape = (*q.shape[:-1], problem.Dv)
     ordered = {"BNSD": (0, 1, 2, 3), "BSND": (0, 2, 1, 3), "TND": (1, 0, 2)}[problem.layout]
     out = q.new_empty([shape[d] for d in ordered], dtype=problem.out_dtype)
@@ -134,6 +135,8 @@ def known(call: Call) -> Repeat | None:
 
 def forward(*args: Any) -> tuple[Tensor, Tensor]:
     """Attention of a `Call`'s views: out in the layout's order; lse, or an empty [0]."""
+    from . import reference
+
     call = Call(*args)
     key = alike(call[:10], call[10:])
     given = pointers(*call[:10])
@@ -214,6 +217,8 @@ def attention_bwd(
         *args: the arguments of `attention_fwd`; then which of q, k, v, bias, alibi_slopes and sinks
             need a gradient.
     """
+    from . import reference
+
     *inputs, needs = args
     call = _lengths_known(Call(*inputs))
     problem = call.problem()
@@ -280,6 +285,8 @@ def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 
 
 def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+    from . import reference
+
     result: dict[str, Tensor] = {}
     if grad_out is not None or grad_lse is not None:
         out, lse, *tensors = ctx.saved_tensors

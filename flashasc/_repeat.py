@@ -12,8 +12,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -124,22 +123,22 @@ class Memo(Generic[Value]):
                 return
 
 
-@dataclass
 class Launch:
-    """One launch of a kernel, as it was recorded."""
+    """One launch of a kernel, as it was recorded.
 
-    start: Callable[..., object]
-    """Starts it, given its arguments in order, on the current device and stream."""
-    values: list[Any]
-    """The arguments."""
-    names: Sequence[str]
-    """What the kernel calls them."""
-    places: tuple[tuple[int, str], ...] = field(init=False)
-    """Where tensors belong among the arguments."""
-    described: tuple[tuple[int, str], ...] = field(init=False)
-    """Where descriptors do, and what the kernel calls the tensors that they describe."""
+    Attributes:
+        start: starts it, given its arguments in order, on the current device and stream.
+        values: the arguments.
+        names: what the kernel calls them.
+        places: where tensors belong among the arguments.
+        described: where descriptors do, and what the kernel calls the tensors that they describe.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self, start: Callable[..., object], values: list[Any], names: Sequence[str]
+    ) -> None:
+        """Note what is to be started again."""
+        self.start, self.values, self.names = start, values, names
         self.places = tuple(
             (i, name)
             for i, (name, value) in enumerate(zip(self.names, self.values, strict=True))
@@ -202,8 +201,7 @@ def record(launch: Callable[[], Launch | None]) -> None:
         launches.append(launch())
 
 
-@dataclass(frozen=True)
-class Repeat:
+class Repeat(NamedTuple):
     """What calls that are alike share: their launches and the shapes of what they return."""
 
     launches: tuple[Launch, ...]
