@@ -137,106 +137,6 @@ def add_weights(total, comp, rescale, weights, METHOD: tl.constexpr):
 
 
 @triton.jit
-def weigh(
-    pivot,
-    row_sum,
-    row_sum_comp,
-    lse_sum,
-    lse_sum_comp,
-    scores,
-    DTYPE: tl.constexpr,
-    METHOD: tl.constexpr,
-    SPLIT: tl.constexpr,
-    WITH_LSE: tl.constexpr,
-    NATURAL: tl.constexpr,
-    PAIRS: tl.constexpr = False,
-):
-    """The first half of `online_update`: from a tile of scores to weights, and their sums.
-
-    Args:
-        pivot ... lse_sum_comp: the state but for acc and acc_comp.
-        scores: [M, N] fp32, masked entries -inf.
-        DTYPE: of the values: what the weights are rounded to.
-        METHOD, SPLIT, WITH_LSE, NATURAL: see `online_update`.
-        PAIRS: DTYPE has 16 bits, and the GPU is NVIDIA's: see `blocks.gemm.round_pairs`.
-
-    Returns:
-        (pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, rescale, factors, low): the new state;
-        [M] fp32, what acc is to be multiplied by; [M, N] of DTYPE, the weights; and where SPLIT
-        what their rounding dropped, otherwise the weights again.
-    """
-    WHOLE: tl.constexpr = SPLIT or DTYPE == tl.float32
-
-    candidate = pivot_of(tl.max(scores, axis=1), WHOLE, DTYPE == tl.float16, NATURAL)
-    pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE, NATURAL)
-
-    weights = exponential(scores - base[:, None], NATURAL)  # [M, N]
-    if PAIRS:
-        factors, rounded = round_pairs(weights, DTYPE)
-    else:
-        factors = weights.to(DTYPE)
-        rounded = factors
-    # all that is needed of the weights is read before the product: on Ascend it may overwrite its
-    # left operand
-    if METHOD == "plain" or WHOLE:
-        row_sum, row_sum_comp = add_weights(row_sum, row_sum_comp, rescale, weights, METHOD)
-    else:
-        row_sum, row_sum_comp = add_weights(
-            row_sum, row_sum_comp, rescale, rounded.to(tl.float32), METHOD
-        )
-        if WITH_LSE:
-            lse_sum, lse_sum_comp = add_weights(lse_sum, lse_sum_comp, rescale, weights, METHOD)
-    low = factors
-    if SPLIT:
-        low = rounded_away(weights, rounded).to(DTYPE)
-    return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, rescale, factors, low
-
-
-@triton.jit
-def add_values(
-    acc,
-    acc_comp,
-    rescale,
-    factors,
-    low,
-    values,
-    METHOD: tl.constexpr,
-    SPLIT: tl.constexpr,
-    DOT_PRECISION: tl.constexpr,
-):
-    """The second half of `online_update`: add the weighted values of a tile.
-
-    Args:
-        acc, acc_comp: of the state.
-        rescale, factors, low: of `weigh`.
-        values: [N, Dv] of the dtype of factors.
-        METHOD, SPLIT, DOT_PRECISION: see `online_update`.
-
-    Returns:
-        (acc, acc_comp): the new ones.
-    """
-    if METHOD == "plain":
-        acc, acc_comp = accumulate_product(
-            acc * rescale[:, None], acc_comp, factors, values, METHOD, DOT_PRECISION
-        )
-    else:
-        comp = acc_comp * rescale[:, None]
-        if SPLIT:
-            # an infinite value is the other product's to add: times a low part of 0 it is NaN, and
-            # times one below 0 it has the wrong sign
-            both = dot_add(low, values, comp, DOT_PRECISION)
-            comp = tl.where(tl.abs(both) < INF, both, comp)
-        if METHOD == "segment":
-            comp = dot_add(factors, values, comp, DOT_PRECISION)
-        else:
-            acc, comp = accumulate_product(
-                acc * rescale[:, None], comp, factors, values, METHOD, DOT_PRECISION
-            )
-        acc_comp = comp.to(acc_comp.dtype)
-    return acc, acc_comp
-
-
-@triton.jit
 def online_update(
     pivot,
     row_sum,
@@ -269,7 +169,7 @@ def online_update(
         WITH_LSE: keep lse_sum where it differs from row_sum.
         NATURAL: the units of scores and pivots: natural or log2. fp32 values and SPLIT need log2.
         DOT_PRECISION: see `blocks.gemm.dot`.
-        PAIRS: see `weigh`.
+        PAIRS: values have 16 bits, and the GPU is NVIDIA's: see `blocks.gemm.round_pairs`.
 
     Returns:
         The new state. A row whose scores are all -inf so far has pivot -inf and sums 0, not NaN.
@@ -288,13 +188,47 @@ def online_update(
         METHOD != "segment" or acc_comp.dtype == tl.float32,
         "a segment's products are summed in acc_comp: it must be kept in fp32",
     )
-    pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, rescale, factors, low = weigh(
-        pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, scores, values.dtype,
-        METHOD, SPLIT, WITH_LSE, NATURAL, PAIRS,
-    )  # fmt: skip
-    acc, acc_comp = add_values(
-        acc, acc_comp, rescale, factors, low, values, METHOD, SPLIT, DOT_PRECISION
-    )
+    WHOLE: tl.constexpr = SPLIT or values.dtype == tl.float32
+
+    candidate = pivot_of(tl.max(scores, axis=1), WHOLE, values.dtype == tl.float16, NATURAL)
+    pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE, NATURAL)
+
+    weights = exponential(scores - base[:, None], NATURAL)  # [M, N]
+    if PAIRS:
+        factors, rounded = round_pairs(weights, values.dtype)
+    else:
+        factors = weights.to(values.dtype)
+        rounded = factors
+    # all that is needed of the weights is read before the product: on Ascend it may overwrite its
+    # left operand
+    if METHOD == "plain" or WHOLE:
+        row_sum, row_sum_comp = add_weights(row_sum, row_sum_comp, rescale, weights, METHOD)
+    else:
+        row_sum, row_sum_comp = add_weights(
+            row_sum, row_sum_comp, rescale, rounded.to(tl.float32), METHOD
+        )
+        if WITH_LSE:
+            lse_sum, lse_sum_comp = add_weights(lse_sum, lse_sum_comp, rescale, weights, METHOD)
+
+    if METHOD == "plain":
+        acc, acc_comp = accumulate_product(
+            acc * rescale[:, None], acc_comp, factors, values, METHOD, DOT_PRECISION
+        )
+    else:
+        comp = acc_comp * rescale[:, None]
+        if SPLIT:
+            low = rounded_away(weights, rounded).to(values.dtype)
+            # an infinite value is the other product's to add: times a low part of 0 it is NaN, and
+            # times one below 0 it has the wrong sign
+            both = dot_add(low, values, comp, DOT_PRECISION)
+            comp = tl.where(tl.abs(both) < INF, both, comp)
+        if METHOD == "segment":
+            comp = dot_add(factors, values, comp, DOT_PRECISION)
+        else:
+            acc, comp = accumulate_product(
+                acc * rescale[:, None], comp, factors, values, METHOD, DOT_PRECISION
+            )
+        acc_comp = comp.to(acc_comp.dtype)
     return pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp
 
 

@@ -125,7 +125,7 @@ def attend_range(
     Args:
         start_n: int32, a multiple of BLOCK_N.
         begin, all_begin, all_end, end: see `blocks.masking.key_range`.
-        PAIRS: see `blocks.softmax.weigh`.
+        PAIRS: see `blocks.softmax.online_update`.
         DESCRIPTORS: with SPLIT_LOOP, whole tiles are read by k_desc and v_desc, which describe
             [batches, heads, rows, columns] in tiles of [1, 1, BLOCK_N, BLOCK_D or BLOCK_DV].
         desc_batch, desc_head, desc_row: int32. Where key 0 lies in them.
