@@ -45,8 +45,8 @@ SOFTMAX_MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "online_update: pivot of split weights not a whole number": (
         "softmax.py",
-        "WHOLE: tl.constexpr = SPLIT or DTYPE",
-        "WHOLE: tl.constexpr = DTYPE",
+        "WHOLE: tl.constexpr = SPLIT or values.dtype",
+        "WHOLE: tl.constexpr = values.dtype",
     ),
     "online_update: row maximum and inexact rescale": (
         "softmax.py",
