@@ -1,4 +1,4 @@
-"""Each check of interpreter_checks.py holds with the cures, and fails without where it should."""
+"""Each check of interpreter_checks holds with the cures, and fails without where it should."""
 
 from __future__ import annotations
 

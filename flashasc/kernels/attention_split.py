@@ -10,7 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.layout import advance, load_grouped, load_rows
+from blocks.gathered import load_grouped
+from blocks.layout import advance, load_rows
 from blocks.masking import key_range
 from blocks.softmax import online_init, online_merge
 

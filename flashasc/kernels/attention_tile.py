@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.layout import load_described, load_paged_tile, load_tile
+from blocks.gathered import load_paged_tile
+from blocks.layout import load_described, load_tile
 from blocks.softmax import fold_segment, online_init, online_update
 
 from .attention_scores import banded, masked, scores_of

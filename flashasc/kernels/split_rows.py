@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.layout import advance, clamped, sequence, store_grouped
+from blocks.gathered import store_grouped
+from blocks.layout import advance, clamped, sequence
 
 from .attention_finish import finish, load_sinks
 

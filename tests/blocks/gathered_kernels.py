@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.layout import load_block, load_grouped, load_paged_tile, load_rows, store_grouped
+from blocks.gathered import load_grouped, load_paged_tile, store_grouped
+from blocks.layout import load_block, load_rows
 
 
 @triton.jit

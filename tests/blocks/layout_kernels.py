@@ -5,16 +5,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from blocks.gathered import load_grouped, load_paged_tile, store_grouped
 from blocks.layout import (
     advance,
-    load_grouped,
-    load_paged_tile,
     load_rows,
     load_spread,
     load_tile,
     sequence,
     store_block,
-    store_grouped,
     store_rows,
     store_tile,
     tile_offsets,

@@ -25,7 +25,7 @@ _REASONS: dict[tuple[str, str], dict[str, str]] = {
     },
     ("layout.py", "load_spread"): {"stride_col, col_start)": _PRODUCT},
     ("layout.py", "store_tile"): {"advance(ptr, stride_row, row_start)": _PRODUCT},
-    ("layout.py", "load_paged_tile"): {
+    ("gathered.py", "load_paged_tile"): {
         "if BLOCK_ROWS < PAGE:": "a tile of one page comes row by row too, only slower",
         "mask=rows <= row_end, other=0": "reads the page number of one row more, which is masked "
         "off; past a table that ends there it is a read that no route here notices",
