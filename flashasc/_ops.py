@@ -1,6 +1,7 @@
 """PyTorch's view of attention: operator schemas, shapes for tracing, and gradients.
 
-The launchers behind the operators, and with them Triton, are imported when an operator runs.
+The launchers behind the operators, and with them Triton, are imported when an operator runs; so is
+the reference, which importing the package would otherwise wait for.
 """
 
 from __future__ import annotations
