@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import flashasc
-from flashasc import _ops
+from flashasc import reference
 from flashasc._configs import TileConfig
 from flashasc.testing import Case, normal
 from tests.attention.routes import ROUTES, Route
@@ -18,13 +18,13 @@ from tests.cases_table import BY_HEAD_SIZE, DTYPES, RAGGED
 def watch(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Record every computation as it starts: "reference", or a kernel's launch arguments."""
     seen: list[Any] = []
-    reference = _ops.reference.attention_fwd
+    attention_fwd = reference.attention_fwd
 
     def reference_runs(*args: Any) -> Any:
         seen.append("reference")
-        return reference(*args)
+        return attention_fwd(*args)
 
-    monkeypatch.setattr(_ops.reference, "attention_fwd", reference_runs)
+    monkeypatch.setattr(reference, "attention_fwd", reference_runs)
     try:
         from flashasc.kernels import attention_launch
     except ImportError:
