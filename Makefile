@@ -11,7 +11,7 @@ PARALLEL ?= -n 2 --dist worksteal
 TESTS_UPSTREAM = tests/upstream tests/test_interpreter.py tests/test_triton.py
 SETUP_FILES = pyproject.toml constraints.txt upstream-constraints.txt .ci/environment.py
 
-.PHONY: help setup demo test test-main test-upstream bench lint format clean
+.PHONY: help setup demo test test-main test-upstream bench bench-check lint format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -33,6 +33,10 @@ test-upstream: .venv-upstream/.ready ## compile for NVIDIA under upstream Triton
 bench: .venv/.ready ## time every case that runs here; ARGS="-k gemm --benchmark-json=out.json"
 	$(RUN) -m pytest bench/ $(ARGS)
 
+bench-check: .venv/.ready ## time the CPU cases; fails where a ratio to a peer fell below the baseline's
+	$(RUN) -m pytest bench/ -k cpu --benchmark-json=.bench.json $(ARGS)
+	$(RUN) -m bench.check .bench.json --slack 0.25
+
 lint: .venv/.ready ## ruff and mypy
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -43,7 +47,7 @@ format: .venv/.ready ## rewrite the sources the way lint wants them
 	$(RUN) -m ruff format .
 
 clean: ## remove the environments and every cache in this folder
-	rm -rf .venv .venv-upstream .venv*.lock .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-upstream .venv*.lock .bench.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/.ready: $(SETUP_FILES)
 	@$(FOUND) .ci/environment.py main

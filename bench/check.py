@@ -1,12 +1,13 @@
 """Has anything become slower than its peers? Ratios within a run, against those of a baseline.
 
-    python -m bench.check out.json BASELINE.json [--slack 0.1]
-    python -m bench.check out.json BASELINE.json --update
+    python -m bench.check out.json [BASELINE.json] [--slack 0.1]
+    python -m bench.check out.json [BASELINE.json] --update
 
 A ratio says how many times as fast an implementation of this package is as a peer, in one run of
 `pytest bench/ --benchmark-json=out.json`; it moves less from machine to machine than a time. Exit
 status 1 if a ratio has fallen by more than the slack, or a case of the baseline that was to be
-timed has no time any more.
+timed has no time any more. The baseline of a device is bench/results/baseline_DEVICE.json unless
+another is named.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .machine import RESULTS
 from .suite import OURS
 
 Ratios = dict[str, dict[str, float]]
@@ -27,19 +29,35 @@ def main() -> None:
     """Compare, or write the baseline."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
-    parser.add_argument("baseline", type=Path)
+    parser.add_argument("baseline", type=Path, nargs="?")
     parser.add_argument("--slack", type=float, default=0.1, help="fall of a ratio that is let pass")
     parser.add_argument("--update", action="store_true", help="write the baseline")
     arguments = parser.parse_args()
     results = json.loads(arguments.results.read_text())
+    file = arguments.baseline or RESULTS / f"baseline_{device(results)}.json"
     if arguments.update:
         baseline = {"machine": results["flashasc"]["machine"], "ratios": ratios(results)}
-        arguments.baseline.write_text(json.dumps(baseline, indent=1) + "\n")
+        file.write_text(json.dumps(baseline, indent=1) + "\n")
         return
-    baseline = json.loads(arguments.baseline.read_text())
+    baseline = json.loads(file.read_text())
     faults = fallen(ratios(results), baseline["ratios"], arguments.slack)
     print("\n".join(faults) or "no ratio has fallen")
     sys.exit(bool(faults))
+
+
+def device(results: dict[str, Any]) -> str:
+    """The device that a result file is of.
+
+    Raises:
+        ValueError: it holds none, or several, whose ratios no one baseline has.
+    """
+    found = {one["extra_info"]["device"] for one in results["benchmarks"]}
+    if len(found) != 1:
+        raise ValueError(
+            f"one device's results are compared with its baseline, got {sorted(found)}: choose one "
+            'with pytest bench/ -k "cuda", or name the baseline'
+        )
+    return str(*found)
 
 
 def ratios(results: dict[str, Any]) -> Ratios:

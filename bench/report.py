@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .markdown import markdown_table
 from .suite import OURS
-from .tables import markdown_table
 
 LIBRARIES = {"CUDA": "cuda", "cuDNN": "cudnn"}
 """Versions beside those of packages."""

@@ -15,6 +15,7 @@ import torch
 
 from bench import suite, test_attention
 from bench.attention_runs import IMPLEMENTATIONS
+from bench.check import device as device_of
 from bench.check import fallen, ratios
 from bench.machine import RESULTS
 from bench.report import points, report
@@ -68,6 +69,7 @@ def test_a_case_is_gated_timed_and_reported(device: str, names: list[str], tmp_p
     ratio = torchs["stats"]["median"] / ours["stats"]["median"]
     assert ours["extra_info"]["speed_over"] == {"torch": pytest.approx(ratio)}
 
+    assert device_of(results) == device
     # against itself nothing has fallen; against a run in which ours was twice as fast, it has
     now = ratios(results)
     assert now == {ours["name"]: {"torch": pytest.approx(ratio)}}

@@ -62,9 +62,11 @@ def test_pages_with_snippets() -> None:
 
 
 def test_tables_are_the_results() -> None:
-    page = text_of("precision")
-    assert sorted(re.findall(r"<!-- table: (\w+) -->", page)) == sorted(TABLES)
-    assert filled(page) == page, "run: python -m bench.tables docs/precision.md"
+    pages = {name: text_of(name) for name in ("precision", "performance")}
+    names = re.findall(r"<!-- table: (\w+) -->", "".join(pages.values()))
+    assert sorted(names) == sorted(TABLES)
+    for name, page in pages.items():
+        assert filled(page) == page, f"run: python -m bench.tables docs/{name}.md"
 
 
 def test_errors_on_real_activations_are_the_results() -> None:
