@@ -142,13 +142,15 @@ def row_moments(x, inside, count, METHOD: tl.constexpr):
         METHOD: "plain", "kahan" or "sum2".
 
     Returns:
-        (mean, spread): [M] fp32. The variance is spread / count, or spread / (count - 1); it does
-        not cancel, however large the mean.
+        (mean, lack, spread): [M] fp32. The mean is mean + lack: in one number it is off by half an
+        ulp, which is much of a deviation where deviations are small. The variance is
+        spread / count, or spread / (count - 1); it does not cancel, however large the mean.
     """
     mean = tl.div_rn(tile_sum(x, METHOD), tl.zeros((x.shape[0],), tl.float32) + count)
     apart = deviations(x, mean[:, None], inside)
-    spread = corrected_spread(tile_sum(apart * apart, METHOD), tile_sum(apart, METHOD), count)
-    return mean, spread
+    apart_sum = tile_sum(apart, METHOD)
+    spread = corrected_spread(tile_sum(apart * apart, METHOD), apart_sum, count)
+    return mean, apart_sum / count, spread
 
 
 @triton.jit

@@ -150,4 +150,7 @@ def _given(
             mean = total / rows.length
             squares, apart = launch_sum(rows, "spread", mean, method, target, route)
             spread = (squares - apart * (apart / rows.length)).clamp(min=0.0)
-            return mean, spread / rows.length
+            # the mean in two numbers: see `blocks.reduce.row_moments`
+            outer = rows.tensor.shape[0]
+            parts = torch.stack([x.view(outer, -1) for x in (mean, apart / rows.length)], 1)
+            return parts, spread / rows.length

@@ -39,8 +39,11 @@ def _normalize_task(
     ).to(tl.float32)  # [BLOCK_M, BLOCK_N]  # fmt: skip
     inside = within(start_n + tl.arange(0, BLOCK_N), numbers)[None, :]
     if GIVEN:
+        # of a layer norm two numbers a row: the mean, and what it lacks
+        PARTS: tl.constexpr = 2 if MODE == "layer_norm" else 1
+        first_ptr = advance(first_ptr, outer, PARTS * rows)
         first = load_spread(
-            advance(first_ptr, outer, rows), start_m, rows, 0, 1, 1, 1, "rows", BLOCK_M, 1, False
+            first_ptr, start_m, rows, 0, 1, 1, 1, "rows", BLOCK_M, 1, False
         )  # [BLOCK_M, 1]
         second = load_spread(
             advance(second_ptr, outer, rows), start_m, rows, 0, 1, 1, 1, "rows", BLOCK_M, 1, False
@@ -56,9 +59,16 @@ def _normalize_task(
         if GIVEN:
             mean = first
             mean_square = second
+            if MODE == "layer_norm":
+                x = x - first
+                mean = load_spread(
+                    advance(first_ptr, 1, rows), start_m, rows, 0, 1, 1, 1, "rows", BLOCK_M, 1,
+                    False,
+                )  # [BLOCK_M, 1]  # fmt: skip
         elif MODE == "layer_norm":
-            row_mean, spread = row_moments(x, inside, count, METHOD)
-            mean = row_mean[:, None]
+            row_mean, lack, spread = row_moments(x, inside, count, METHOD)
+            x = x - row_mean[:, None]
+            mean = lack[:, None]
             mean_square = (spread / count)[:, None]
         else:
             mean_square = (square_sum(x, METHOD) / count)[:, None]
@@ -98,7 +108,8 @@ def normalize_kernel(
         x_ptr, out_ptr: fp16, bf16 or fp32; strides in elements: rows' outer and inner, numbers'.
         weight_ptr, bias_ptr: [numbers], contiguous, any float dtype.
         first_ptr, second_ptr: fp32, a number a row: for softmax the largest score and the sum of
-            weights, for the norms the mean and the mean square (of x - mean for a layer norm).
+            weights, for an RMS norm 0 and the mean square; for a layer norm [outer, 2, rows], the
+            mean and what it lacks, and the mean square of x - mean.
         eps: fp32, added to the mean square.
         MODE: "softmax", "rms_norm" or "layer_norm".
         METHOD: how sums within a tile are kept: "plain", "kahan" or "sum2".

@@ -12,7 +12,7 @@ from torch import Tensor
 from .._dispatch import Impl, plan_reduction
 from .._reductions import Method, Mode, rows_of_both
 from ._engines import Reference
-from ._reduce_operator import spread_of
+from ._reduce_operator import centred, spread_of
 
 _SCHEMA = (
     "(Tensor x, Tensor? weight, Tensor? bias, str mode, int dims, float eps, str method, "
@@ -94,13 +94,15 @@ def _in_torch(
             return (tile - largest[at, None]).exp() / total[at, None]
     else:
         if mode == "layer_norm":
-            mean, spread = spread_of(engine, length)
+            mean, lack, spread = spread_of(engine, length)
         else:
-            mean, spread = None, engine.sum("square")[0]
+            mean, lack, spread = None, None, engine.sum("square")[0]
         scale = 1.0 / (spread / length + eps).sqrt()
 
         def of_block(tile: Tensor, at: slice) -> Tensor:
-            tile = (tile if mean is None else tile - mean[at, None]) * scale[at, None]
+            if mean is not None and lack is not None:
+                tile = (tile - mean[at, None]) - lack[at, None]
+            tile = tile * scale[at, None]
             tile = tile if weight is None else tile * weight.to(wide)
             return tile if bias is None else tile + bias.to(wide)
 
@@ -133,7 +135,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
     wide_x = x.to(wide)
     if ctx.mode == "layer_norm":
-        wide_x = wide_x - wide_x.mean(along, keepdim=True)
+        wide_x = centred(wide_x, along)
     scale = (wide_x.square().mean(along, keepdim=True) + ctx.eps).rsqrt()
     normed = wide_x * scale
     of_x = of_weight = of_bias = None

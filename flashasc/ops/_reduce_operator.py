@@ -61,7 +61,7 @@ def _reduced(engine: Engine, what: What, length: int, correction: float) -> Tens
         case "mean":
             return engine.sum("value")[0] / length
         case "var":
-            return spread_of(engine, length)[1] / max(length - correction, 0.0)
+            return spread_of(engine, length)[2] / max(length - correction, 0.0)
         case "norm":
             largest = engine.max("size")
             scale, unscale = _scales(largest)
@@ -76,12 +76,19 @@ def _reduced(engine: Engine, what: What, length: int, correction: float) -> Tens
             return -engine.max("negated")
 
 
-def spread_of(engine: Engine, length: int) -> tuple[Tensor, Tensor]:
-    """Mean, and sum of squared deviations from it, which does not cancel however large the mean."""
+def spread_of(engine: Engine, length: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, what it lacks, and the sum of squared deviations, as `blocks.reduce.row_moments`."""
     mean = engine.sum("value")[0] / length
     squares, apart = engine.sum("spread", mean)
     # the mean was rounded: see `blocks.reduce.corrected_spread`
-    return mean, (squares - apart * (apart / length)).clamp(min=0.0)
+    return mean, apart / length, (squares - apart * (apart / length)).clamp(min=0.0)
+
+
+def centred(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """x - mean. Twice: rounded, the mean of large numbers is off by much of a deviation."""
+    for _ in range(2):
+        x = x - x.mean(dims, keepdim=True)
+    return x
 
 
 def _scales(largest: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,7 +137,7 @@ def _gradient(ctx: Any, grad: Tensor) -> Tensor:
     match ctx.what:
         case "var":
             factor = 2.0 / divisor if (divisor := max(length - ctx.correction, 0.0)) else math.nan
-            result = grad * factor * (x - x.mean(dims, keepdim=True))
+            result = grad * factor * centred(x, dims)
         case "norm":
             # 0 where the norm has a corner, as in torch
             result = grad * x / torch.where(output == 0, 1.0, output)

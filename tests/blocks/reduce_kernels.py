@@ -87,8 +87,8 @@ def tile_kernel(
     tl.store(sum_ptr + rows, tile_sum(zeroed, METHOD))
     largest = row_max(hidden)
     tl.store(max_ptr + rows, largest)
-    mean, spread = row_moments(zeroed, inside, count, METHOD)
-    tl.store(mean_ptr + rows, mean)
+    mean, lack, spread = row_moments(zeroed, inside, count, METHOD)
+    tl.store(mean_ptr + rows, mean + lack)
     tl.store(spread_ptr + rows, spread)
     tl.store(square_ptr + rows, square_sum(zeroed, METHOD))
     tl.store(norm_ptr + rows, row_norm(zeroed, METHOD))
@@ -96,7 +96,8 @@ def tile_kernel(
     tl.store(soft_ptr + at, row_softmax(hidden, METHOD))
     divisor = tile_sum(tl.exp(hidden - pivot_of(largest)[:, None]), METHOD)
     tl.store(over_ptr + at, weights_over(hidden, largest[:, None], divisor[:, None]))
-    normed = normalised(zeroed, mean[:, None], (spread / count)[:, None], eps, True)
+    apart = zeroed - mean[:, None]
+    normed = normalised(apart, lack[:, None], (spread / count)[:, None], eps, True)
     tl.store(normed_ptr + at, normed)
 
 

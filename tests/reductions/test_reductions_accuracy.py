@@ -114,3 +114,39 @@ def test_log_sum_exp_and_softmax(route: Route, n: int) -> None:
     far = exact.amax(1, keepdim=True) - exact
     bound = (8 + 2 * far) * U * exact.softmax(1) + 2.0**-126
     assert ((softmax - exact.softmax(1)).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("n", [8, 400, 1023, 4096, 40_000])
+def test_large_means_take_nothing_from_a_layer_norm(route: Route, n: int) -> None:
+    """Means of 0, 300 and 10000 standard deviations: no worse than torch, and one as the other."""
+    x = torch.randn(3, 4, n, dtype=torch.float64) + torch.tensor([0.0, 300.0, 1e4])[:, None, None]
+    x = x.float().to(route.device)
+    exact = torch.nn.functional.layer_norm(x.double(), (n,))
+    found = ops.layer_norm(x, n, impl=route.impl)
+    off, torchs = (
+        (y.double() - exact).abs().amax((1, 2))
+        for y in (found, torch.nn.functional.layer_norm(x, (n,)))
+    )
+    # without compensation a variance of n numbers is off by up to n roundings, the output by half
+    bound = 8 * U * (1.0 + 0.02 * n * (n < 1024)) * exact.abs().amax((1, 2))
+    assert (off <= bound).all(), (off / bound).tolist()
+    assert (off[1:] <= torchs[1:]).all(), (off / torchs).tolist()
+
+
+def test_large_means_take_nothing_from_gradients() -> None:
+    x = (torch.randn(4, 300, dtype=torch.float64) + 300.0).float()
+    weight = torch.randn(4, 300)
+    pairs = [
+        (lambda t: ops.layer_norm(t, 300), lambda t: torch.nn.functional.layer_norm(t, (300,))),
+        (lambda t: ops.var(t, 1)[:, None], lambda t: t.var(1)[:, None]),
+    ]
+    for ours, torchs in pairs:
+        grads = []
+        for run, leaf in ((ours, x.clone()), (torchs, x.clone()), (torchs, x.double())):
+            leaf.requires_grad_()
+            (run(leaf) * weight).sum().backward()
+            assert leaf.grad is not None
+            grads.append(leaf.grad.double())
+        found, theirs, exact = grads
+        off, their = ((g - exact).abs().max() for g in (found, theirs))
+        assert off <= 16 * U * exact.abs().max() and off <= their, (off, their)
