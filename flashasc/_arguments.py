@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ._problem import AttentionProblem
-from ._validate import Arguments, no_forward_mode, validate_attention
+from ._validate import Arguments, validate_attention
 
 __all__ = ["Arguments", "Window", "autocast", "prepare"]
 
@@ -22,7 +22,6 @@ def prepare(call: Arguments) -> tuple[Arguments, AttentionProblem]:
     Raises:
         What `flashasc.attention` raises for wrong arguments.
     """
-    no_forward_mode(call)
     call = call._replace(q=autocast(call.q), k=autocast(call.k), v=autocast(call.v))
     return call, validate_attention(call)
 

@@ -186,6 +186,14 @@ def _(*args: Any) -> tuple[Tensor, Tensor]:
     return _empty_outputs(DecodeCall(*args))
 
 
+def _within(x: Tensor, *others: Tensor) -> bool:
+    """Whether a tensor lies in the memory of others."""
+    if x.is_meta:
+        return False
+    where = x.untyped_storage().data_ptr()
+    return any(where == other.untyped_storage().data_ptr() for other in others)
+
+
 def append(
     k: Tensor,
     v: Tensor,
@@ -196,6 +204,8 @@ def append(
     impl: Impl,
 ) -> None:
     """Write new keys and values into a cache, behind those that each sequence has."""
+    # tokens of the cache itself: programs read and write in no order
+    new_k, new_v = (x.clone() if _within(x, k, v) else x for x in (new_k, new_v))
     tensors = (k, v, new_k, new_v, kv_lens, block_table)
     key = alike(tensors, (impl,))
     names = ("k_ptr", "v_ptr", "new_k_ptr", "new_v_ptr", "lens_ptr", "table_ptr")

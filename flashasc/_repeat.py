@@ -23,6 +23,8 @@ Value = TypeVar("Value")
 _LIMIT = 1024
 """Calls remembered by each memo; the oldest are forgotten first."""
 _PLAIN = (Tensor, torch.nn.Parameter)
+_SCALARS = frozenset({type(None), bool, int, float, str, torch.dtype})
+_OPTIONS = _SCALARS | {tuple}
 _HERE = nullcontext()
 _SCRATCH = ("rows_ptr", "acc_ptr")
 """Memory that a launcher allocates for its own kernels: new for each call."""
@@ -36,7 +38,8 @@ def alike(tensors: Sequence[Tensor | None], options: tuple[Any, ...]) -> Hashabl
         options: everything else that was passed.
 
     Returns:
-        None for tensors that only PyTorch's dispatcher understands.
+        None for tensors that only PyTorch's dispatcher understands, and for options of types that
+        may be equal to what is checked differently: they are looked at each time.
     """
     facts: list[Hashable] = []
     for tensor in tensors:
@@ -50,13 +53,19 @@ def alike(tensors: Sequence[Tensor | None], options: tuple[Any, ...]) -> Hashabl
             except RuntimeError:
                 # a layout that has none
                 return None
+            if not pointer and tensor.numel():
+                # zeros that stand for themselves, in no memory
+                return None
             # kernels are compiled for pointers that are multiples of 16, and again for others
             facts.append((tensor.shape, strides, tensor.dtype, tensor.device, pointer % 16 == 0))
     # True == 1 == 1.0, but not for the checks of arguments; in a tuple, a window, neither
     kinds = tuple(map(type, options))
     if tuple in kinds:
-        kinds += tuple(type(x) for option in options if type(option) is tuple for x in option)
-    return (*facts, options, kinds)
+        inner = tuple(type(x) for option in options if type(option) is tuple for x in option)
+        if not _SCALARS.issuperset(inner):
+            return None
+        kinds += inner
+    return (*facts, options, kinds) if _OPTIONS.issuperset(kinds) else None
 
 
 def alike_unobserved(tensors: Sequence[Tensor | None], options: tuple[Any, ...]) -> Hashable | None:
@@ -106,7 +115,7 @@ class Memo(Generic[Value]):
         try:
             return self._found.get(key)
         except TypeError:
-            # an option that cannot be hashed
+            # what cannot be hashed was never kept
             return None
 
     def keep(self, key: Hashable, value: Value | None) -> None:
@@ -114,13 +123,13 @@ class Memo(Generic[Value]):
         if value is None:
             return
         with self._lock:
-            if len(self._found) >= _LIMIT:
-                del self._found[next(iter(self._found))]
             try:
                 self._found[key] = value
             except TypeError:
-                # an option that cannot be hashed, a list say: checked and planned each time
+                # what cannot be hashed is checked and planned each time
                 return
+            if len(self._found) > _LIMIT:
+                del self._found[next(iter(self._found))]
 
 
 class Launch:

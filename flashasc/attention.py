@@ -164,7 +164,8 @@ def attention(
     they are clamped to the tensors, and tokens of no sequence get 0 and -inf (see `check`).
     Under autocast q, k and v are cast as in `F.scaled_dot_product_attention`. Gradients of q, k, v,
     bias, alibi_slopes and sinks, through both outputs, are computed in plain PyTorch, a tile at a
-    time; second derivatives are not. The same call gives the same bits each time.
+    time; second derivatives, forward mode and `torch.func` but for vmap are not. The same call
+    gives the same bits each time.
     """
     call = Arguments(
         q,

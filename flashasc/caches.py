@@ -13,9 +13,19 @@ from torch import Tensor
 
 from . import _decode_ops
 from ._dispatch import Impl
-from ._pages import PagePool, Taken
+from ._pages import ALL, PagePool, Taken
 from ._problem import Layout
-from ._validate import cache_tensors, check_cache, new_tokens, paged_tensors
+from ._validate import (
+    cache_tensors,
+    check_cache,
+    may_write,
+    new_tokens,
+    paged_tensors,
+    pages_are_handed_out,
+    sequence_of,
+    still_a_cache,
+    token_count,
+)
 
 __all__ = ["KVCache", "PagedKVCache"]
 
@@ -88,12 +98,15 @@ class KVCache:
         Raises:
             TypeError, ValueError: k or v does not fit the cache, which is left as it was.
         """
+        still_a_cache(self)
+        may_write(self)
         k, v = new_tokens(self, k, v, layout)
         _decode_ops.append_op(self.k, self.v, k, v, self.lens, None, impl)
         self.lens.add_(k.shape[2])
 
     def reset(self) -> None:
         """Forget everything."""
+        may_write(self)
         self.lens.zero_()
 
     def check(self) -> None:
@@ -209,6 +222,8 @@ class PagedKVCache:
             TypeError, ValueError: k or v does not fit the cache, or there are not enough free
                 pages. The cache is left as it was.
         """
+        still_a_cache(self)
+        may_write(self)
         rows = slice(None) if sequence is None else self._rows(sequence)
         k, v = new_tokens(self, k, v, layout, batch=None if sequence is None else 1)
         taken = self.promise(k.shape[2], sequence)
@@ -233,28 +248,25 @@ class PagedKVCache:
             ValueError: there are not enough free pages, or a sequence outgrows its row of the
                 table. Nothing is taken then.
         """
+        tokens = token_count(tokens)
+        one = ALL if sequence is None else sequence_of(self, sequence)
         if self._pool is None:
             return []
-        taken = self._pool.take(tokens, None if sequence is None else [sequence])
-        self._enter(taken, [page for _, _, page in taken])
-        return taken
+        still_a_cache(self)
+        may_write(self)
+        return self._pool.take(self.block_table, self.lens, tokens, one)
 
     def withdraw(self, taken: list[Taken]) -> None:
         """Give back the pages that one call of `promise` took, the last one made."""
         if self._pool is not None:
-            self._pool.give_back(taken)
-            self._enter(taken, [-1] * len(taken))
-
-    def _enter(self, taken: list[Taken], pages: list[int]) -> None:
-        if taken:
-            device = self.block_table.device
-            rows, places = (torch.tensor([x[n] for x in taken], device=device) for n in (0, 1))
-            self.block_table[rows, places] = torch.tensor(pages, dtype=torch.int32, device=device)
+            self._pool.give_back(self.block_table, taken)
 
     def keep(self, tokens: int, sequence: int | None = None) -> None:
         """Count new tokens that were written."""
+        tokens = token_count(tokens)
+        one = ALL if sequence is None else sequence_of(self, sequence)
         if self._pool is not None:
-            self._pool.keep(tokens, None if sequence is None else [sequence])
+            self._pool.keep(tokens, one, self.lens)
 
     def free(self, sequence: int) -> None:
         """Forget a sequence, and give its pages back.
@@ -263,21 +275,20 @@ class PagedKVCache:
             ValueError: there is no such sequence, or the cache does not hand out its pages.
         """
         rows = self._rows(sequence)
-        if self._pool is None:
-            raise ValueError(
-                "free: this cache was made of tensors of your own, and its pages are yours to "
-                "hand out; set lens and block_table"
-            )
-        self._pool.free(sequence)
+        pages_are_handed_out(self)
+        may_write(self)
+        assert self._pool is not None
+        self._pool.release(sequence)
         self.block_table[rows] = -1
         self.lens[rows] = 0
 
     def reset(self) -> None:
         """Forget everything; pages that the cache handed out are free again."""
+        may_write(self)
         self.lens.zero_()
         if self._pool is not None:
             for sequence in range(self.lens.shape[0]):
-                self._pool.free(sequence)
+                self._pool.release(sequence)
             self.block_table.fill_(-1)
 
     def check(self) -> None:
@@ -290,9 +301,5 @@ class PagedKVCache:
         check_cache(self)
 
     def _rows(self, sequence: Any) -> slice:
-        if isinstance(sequence, bool) or not isinstance(sequence, int):
-            raise TypeError(f"sequence must be an int; got {sequence!r}")
-        count = self.lens.shape[0]
-        if not 0 <= sequence < count:
-            raise ValueError(f"sequence must be between 0 and {count - 1}; got {sequence}")
-        return slice(sequence, sequence + 1)
+        first = sequence_of(self, sequence)
+        return slice(first, first + 1)

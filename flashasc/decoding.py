@@ -13,7 +13,7 @@ from ._arguments import Window
 from ._dispatch import Impl
 from ._problem import Layout, Precision, heads_first
 from ._repeat import Memo, Repeat, alike_unobserved
-from ._validate import DecodeFacts, validate_decode
+from ._validate import DecodeFacts, may_write, not_a_cache, validate_decode
 from .caches import KVCache, PagedKVCache
 
 __all__ = ["decode"]
@@ -125,6 +125,8 @@ def decode(
     gives those of one in one piece, on Ascend from pages of 256 keys on (a tile there lies
     in one page, so smaller pages add up in another order).
     """
+    if not isinstance(kv_cache, (KVCache, PagedKVCache)):
+        not_a_cache(kv_cache)
     lens, table = kv_cache.lens, kv_cache.block_table
     key = alike_unobserved(
         (q, kv_cache.k, kv_cache.v, lens, table, alibi_slopes, sinks, k, v),
@@ -199,6 +201,7 @@ def decode(
             _repeats.keep(key, _decode_ops.known(call(lens)))
         return (out, lse) if return_lse else out
     # everything that can raise comes before the first write: what no kernel serves, and pages
+    may_write(kv_cache)
     _decode_ops.plan(call(lens))
     fresh = (heads_first(k, layout), heads_first(v, layout))
     tokens = fresh[0].shape[2]

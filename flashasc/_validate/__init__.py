@@ -6,11 +6,16 @@ from .decoding import (
     DecodeFacts,
     cache_tensors,
     check_cache,
+    may_write,
     new_tokens,
+    not_a_cache,
     paged_tensors,
+    pages_are_handed_out,
+    sequence_of,
+    still_a_cache,
+    token_count,
     validate_decode,
 )
-from .derivatives import no_forward_mode
 from .merging import validate_merge
 from .products import validate_bmm, validate_linear, validate_matmul
 from .values import check_values
@@ -21,9 +26,14 @@ __all__ = [
     "cache_tensors",
     "check_cache",
     "check_values",
+    "may_write",
     "new_tokens",
-    "no_forward_mode",
+    "not_a_cache",
     "paged_tensors",
+    "pages_are_handed_out",
+    "sequence_of",
+    "still_a_cache",
+    "token_count",
     "validate_attention",
     "validate_bmm",
     "validate_decode",

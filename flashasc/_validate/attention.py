@@ -14,9 +14,13 @@ from torch import Tensor
 from .._problem import AttentionProblem, Layout, Precision, attention_problem, heads_first
 from . import tensors as check
 from .arguments import Arguments
+from .derivatives import no_transforms
 from .scalars import flag, length_of, one_of, out_dtype_of, scale_of, softcap_of, window_of
 
 _AXES = {"BNSD": "[B, H, S, D]", "BSND": "[B, S, H, D]", "TND": "[tokens, H, D]"}
+_DIFFERENTIABLE = (
+    "F.scaled_dot_product_attention under torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
+)
 _CU_SEQLENS = "[B + 1] cumulative lengths with a leading 0"
 
 
@@ -44,6 +48,7 @@ def validate_attention(call: Arguments) -> AttentionProblem:
     _options(call)
     scale = scale_of(call.scale, call.q.shape[-1], call.q.dtype)
     asking = (call.q, call.k, call.v, call.bias, call.alibi_slopes, call.sinks)
+    no_transforms("flashasc.attention", _DIFFERENTIABLE, *asking)
     needs_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in asking)
     q, k, v = (heads_first(x, call.layout) for x in (call.q, call.k, call.v))
     return attention_problem(

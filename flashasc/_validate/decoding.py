@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 import torch
 from torch import Tensor
 
 from .._problem import Precision, heads_first
 from . import tensors as check
-from .scalars import flag, length_of, one_of, out_dtype_of, scale_of, softcap_of, window_of
+from .derivatives import no_transforms
+from .scalars import _is_int, flag, length_of, one_of, out_dtype_of, scale_of, softcap_of, window_of
 
 _AXES = {"BNSD": "[B, H, S, D]", "BSND": "[B, S, H, D]"}
 
@@ -84,6 +85,103 @@ def _keys_and_values(k: Any, v: Any, axes: str) -> None:
         )
 
 
+def not_a_cache(cache: Any) -> NoReturn:
+    """Refuse what was given for one."""
+    raise TypeError(
+        f"kv_cache must be a KVCache or a PagedKVCache; got {type(cache).__name__}. Tensors of "
+        "your own become one by flashasc.KVCache(k, v, lens)"
+    )
+
+
+def still_a_cache(cache: Any) -> None:
+    """The tensors of a cache as they are now: attributes may have been set, tensors resized.
+
+    Raises:
+        TypeError, ValueError: they are none of a cache any more.
+    """
+    table = cache.block_table
+    try:
+        if table is None:
+            cache_tensors(cache.k, cache.v, cache.lens)
+        else:
+            paged_tensors(cache.k, cache.v, table, cache.lens)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"kv_cache was changed, and is no cache any more: {error}") from None
+    pool = None if table is None else cache._pool
+    if pool is not None:
+        handed_out = (pool.free.shape[0] - 1, pool.page_size, *pool.owned.shape)
+        found = (cache.k.shape[0], cache.k.shape[2], *table.shape)
+        if found != handed_out:
+            raise ValueError(
+                "kv_cache was changed: pages, page size and table were (pages, page size, B, pages "
+                f"of a sequence) = {handed_out} when `allocate` made it; got {found}. Make a "
+                "PagedKVCache of your own tensors, whose pages are yours to hand out"
+            )
+
+
+def may_write(cache: Any) -> None:
+    """A cache whose tensors can be written where the call is made. Asked each time: it is cheap.
+
+    Raises:
+        ValueError: they are inference tensors, and this is not inference mode.
+
+    Not under torch.compile, which cannot ask: there PyTorch refuses the first write.
+    """
+    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+        return
+    for name in ("k", "v", "lens", "block_table"):
+        tensor = getattr(cache, name)
+        if tensor is not None and tensor.is_inference():
+            raise ValueError(
+                f"kv_cache.{name} was made under torch.inference_mode(), and PyTorch writes such "
+                "tensors nowhere else: make the call under torch.inference_mode() too, or the "
+                "cache outside of it"
+            )
+
+
+def _apart(name: str, tensor: Tensor) -> None:
+    """Memory that can be written: each element in a place of its own."""
+    if not torch.compiler.is_compiling() and tensor._is_zerotensor():
+        raise ValueError(f"kv_cache.{name} must have memory to be written; got torch's zero tensor")
+    reach = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride < reach:
+            raise ValueError(
+                f"kv_cache.{name} must have a place in memory for each element, as new tokens are "
+                f"written there; got shape {tuple(tensor.shape)} with strides {tensor.stride()}, "
+                "an expanded or overlapping view. .contiguous() makes a copy that can be written"
+            )
+        reach = max(reach, stride * size)
+
+
+def token_count(tokens: Any) -> int:
+    """How many tokens pages are promised to."""
+    if tokens is None:
+        raise TypeError("tokens must be an int; got None")
+    count = length_of("tokens", tokens)
+    assert count is not None
+    return count
+
+
+def sequence_of(cache: Any, sequence: Any) -> int:
+    """The number of one of a cache's sequences."""
+    if not _is_int(sequence):
+        raise TypeError(f"sequence must be an int; got {type(sequence).__name__} {sequence!r}")
+    count = cache.lens.shape[0]
+    if not 0 <= sequence < count:
+        raise ValueError(f"sequence must be between 0 and {count - 1}; got {sequence}")
+    return int(sequence)
+
+
+def pages_are_handed_out(cache: Any) -> None:
+    """A cache that can take pages back."""
+    if cache._pool is None:
+        raise ValueError(
+            "free: this cache was made of tensors of your own, and its pages are yours to "
+            "hand out; set lens and block_table"
+        )
+
+
 def new_tokens(
     cache: Any, k: Any, v: Any, layout: Any, batch: int | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -95,9 +193,12 @@ def new_tokens(
         batch: how many sequences they are for; None: the cache's.
 
     Raises:
-        TypeError, ValueError: they do not fit the cache.
+        TypeError, ValueError: they do not fit the cache, or it cannot be written.
+        NotImplementedError: they ask for gradients.
     """
     one_of("layout", layout, tuple(_AXES))
+    for name in ("k", "v", "lens"):
+        _apart(name, getattr(cache, name))
     B = cache.lens.shape[0] if batch is None else batch
     for name, tensor, held in (("k", k, cache.k), ("v", v, cache.v)):
         check.strided(name, tensor)
@@ -121,7 +222,17 @@ def new_tokens(
             f"k and v must have the same number of new tokens; got {tuple(k.shape)} and "
             f"{tuple(v.shape)}"
         )
+    _no_gradients("append", k, v, cache.k, cache.v)
     return heads_first(k, layout), heads_first(v, layout)
+
+
+def _no_gradients(name: str, *tensors: Any) -> None:
+    """Nothing that autograd, or a transform, would have to remember."""
+    no_transforms(f"flashasc.{name}", "flashasc.attention, which has gradients", *tensors)
+    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in tensors):
+        raise NotImplementedError(
+            f"{name} has no gradients; call it under torch.no_grad(), or use flashasc.attention"
+        )
 
 
 @dataclass(frozen=True)
@@ -169,6 +280,7 @@ def validate_decode(
     flag("return_lse", return_lse)
     left, right = window_of(window)
     most = length_of("max_kv_len", max_kv_len)
+    still_a_cache(cache)
     check.strided("q", q)
     check.floating("q", q)
     if q.dim() != 4:
@@ -204,11 +316,7 @@ def validate_decode(
         check.slopes_tensor(alibi_slopes, q, B, Hq)
     if sinks is not None:
         check.sinks_tensor(sinks, q, Hq)
-    asking = (q, cache.k, cache.v, alibi_slopes, sinks, k, v)
-    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in asking):
-        raise NotImplementedError(
-            "decode has no gradients; call it under torch.no_grad(), or use flashasc.attention"
-        )
+    _no_gradients("decode", q, cache.k, cache.v, alibi_slopes, sinks, k, v)
     if (k is None) != (v is None):
         raise ValueError("k and v must be given together, or neither; got one of them")
     if k is not None:

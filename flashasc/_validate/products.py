@@ -6,10 +6,10 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from .._gemm_problem import Activation, Product
 from . import tensors as check
+from .derivatives import no_transforms
 from .scalars import one_of, out_dtype_of
 
 
@@ -30,7 +30,7 @@ def validate_matmul(
     Raises:
         TypeError, ValueError: an argument is wrong; the message names it, what was expected, what
             was given, and the way out.
-        NotImplementedError: forward-mode derivatives.
+        NotImplementedError: derivatives by torch.func or in forward mode.
     """
     choices = _operands("matmul", ("a", a), ("b", b), compensated, product, out_dtype, impl)
     for name, tensor in (("a", a), ("b", b)):
@@ -146,11 +146,8 @@ def _operands(
                 f"{key} must be on {first_name}'s device, {first.device}; got {tensor.device}: "
                 f"move it there with .to({first_name}.device)"
             )
-        if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
-            raise NotImplementedError(
-                f"forward-mode derivatives of flashasc.ops.{name} are not implemented; use "
-                f"torch.{'nn.functional.' if name == 'linear' else ''}{name} where you need them"
-            )
+    instead = f"torch.{'nn.functional.' if name == 'linear' else ''}{name}"
+    no_transforms(f"flashasc.ops.{name}", instead, *(tensor for _, tensor in given))
     if product != "ieee" and first.dtype != torch.float32:
         raise ValueError(
             f'product must be "ieee" for {first.dtype} operands, whose products are exact; got '

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
+from .derivatives import no_transforms
 from .scalars import _is_int, _number, _short, one_of
 from .tensors import floating, strided
 
@@ -22,7 +22,7 @@ def validate_input(name: str, x: Any) -> None:
     """The tensor that is reduced."""
     strided(name, x)
     floating(name, x)
-    no_tangent(x)
+    _no_transforms(x)
 
 
 def validate_impl(impl: Any) -> None:
@@ -30,15 +30,8 @@ def validate_impl(impl: Any) -> None:
     one_of("impl", impl, IMPLS)
 
 
-def no_tangent(*tensors: Tensor | None) -> None:
-    """Refuse what would lose its tangent without a word: operators have no forward-mode rule."""
-    if forward_ad._current_level < 0:
-        return
-    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-        raise NotImplementedError(
-            "forward-mode derivatives (torch.func.jvp, torch.autograd.forward_ad) of flashasc.ops "
-            "are not implemented; where you need them, use torch's own reductions"
-        )
+def _no_transforms(tensor: Tensor) -> None:
+    no_transforms("flashasc.ops", "torch's own reductions", tensor)
 
 
 def dims_of(dim: Any, x: Tensor, *, none: bool = True) -> tuple[int, ...]:
@@ -124,10 +117,10 @@ def eps_of(eps: Any, default: float) -> float:
     """What is added to a mean square."""
     if eps is None:
         return default
-    _number("eps", eps, "Pass eps.item()")
-    if not 0 <= eps < math.inf:
+    value = _number("eps", eps, "Pass eps.item()")
+    if not 0 <= value < math.inf:
         raise ValueError(f"eps must be 0 or more and finite; got {_short(eps)}")
-    return float(eps)
+    return float(value)
 
 
 def some_numbers(what: str, x: Tensor, dims: Sequence[int]) -> None:
@@ -163,7 +156,7 @@ def affine(name: str, tensor: Any, x: Tensor, dims: int) -> None:
         return
     strided(name, tensor)
     floating(name, tensor)
-    no_tangent(tensor)
+    _no_transforms(tensor)
     if tensor.device != x.device:
         raise ValueError(
             f"{name} must be on x's device, {x.device}; got {tensor.device}: move it there with "

@@ -31,9 +31,8 @@ def scale_of(scale: Any, D: int, dtype: torch.dtype) -> float:
     """The factor of q @ k^T."""
     if scale is None:
         return 1.0 / math.sqrt(D)
-    _number("scale", scale, "Multiply q by it, or pass scale.item()")
-    # compared as given: an int may be too large to become a float
-    largest, value = _largest(dtype), scale
+    value = _number("scale", scale, "Multiply q by it, or pass scale.item()")
+    largest = _largest(dtype)
     if not -largest <= value <= largest:
         raise ValueError(
             f"scale must be finite and at most {largest:.3g} in size for {dtype} inputs; got "
@@ -46,8 +45,8 @@ def softcap_of(softcap: Any, scale: float, dtype: torch.dtype) -> float | None:
     """What scores are capped at, or None."""
     if softcap is None:
         return None
-    _number("softcap", softcap, "Pass softcap.item()")
-    largest, value = _largest(dtype), softcap
+    value = _number("softcap", softcap, "Pass softcap.item()")
+    largest = _largest(dtype)
     if not 0 < value <= largest:
         raise ValueError(
             f"softcap must be greater than 0, finite, and at most {largest:.3g} for {dtype} "
@@ -125,7 +124,8 @@ def out_dtype_of(out_dtype: Any, dtype: torch.dtype, *, of: str = "q") -> torch.
     return out_dtype
 
 
-def _number(name: str, value: Any, fix: str) -> None:
+def _number(name: str, value: Any, fix: str) -> Any:
+    """The number, to be compared before it is made a float: an int may be too large for one."""
     if isinstance(value, torch.Tensor):
         raise TypeError(
             f"{name} must be a Python number; got a tensor, whose value would have to be fetched "
@@ -135,6 +135,9 @@ def _number(name: str, value: Any, fix: str) -> None:
         value, (numbers.Real, torch.SymFloat, torch.SymInt)
     ):
         raise TypeError(f"{name} must be a number or None; got {type(value).__name__} {value!r}")
+    exact = (float, numbers.Rational, torch.SymFloat, torch.SymInt)
+    # NumPy would compare in float16 what is given in float16, where the limit is infinite
+    return value if isinstance(value, exact) else float(value)
 
 
 def _is_int(value: Any) -> bool:

@@ -84,7 +84,7 @@ def spread_of(engine: Engine, length: int) -> tuple[Tensor, Tensor, Tensor]:
     return mean, apart / length, (squares - apart * (apart / length)).clamp(min=0.0)
 
 
-def centred(x: Tensor, dims: Sequence[int]) -> Tensor:
+def centred(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     """x - mean. Twice: rounded, the mean of large numbers is off by much of a deviation."""
     for _ in range(2):
         x = x - x.mean(dims, keepdim=True)
@@ -137,7 +137,7 @@ def _gradient(ctx: Any, grad: Tensor) -> Tensor:
     match ctx.what:
         case "var":
             factor = 2.0 / divisor if (divisor := max(length - ctx.correction, 0.0)) else math.nan
-            result = grad * factor * centred(x, dims)
+            result = grad * factor * centred(x, tuple(dims))
         case "norm":
             # 0 where the norm has a corner, as in torch
             result = grad * x / torch.where(output == 0, 1.0, output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -163,6 +163,24 @@ def test_another_form_is_another_call(
         assert torch.equal(found, kernel_route(other.contiguous(), k, v))
 
 
+class Window(NamedTuple):
+    left: Any
+    right: Any
+
+
+class AsGoodAs:
+    """Equal to something else, as far as a dictionary is concerned."""
+
+    def __init__(self, other: object) -> None:
+        self.other = other
+
+    def __eq__(self, other: object) -> bool:
+        return self.other == other
+
+    def __hash__(self) -> int:
+        return hash(self.other)
+
+
 def test_wrong_arguments_stay_wrong(kernel_route: Route, repeats: list[str]) -> None:
     """1 == True, but is none."""
     q, k, v = inputs(kernel_route, 1)
@@ -172,6 +190,10 @@ def test_wrong_arguments_stay_wrong(kernel_route: Route, repeats: list[str]) -> 
             kernel_route(q, k, v, causal=1, window=(1, 0))
         with pytest.raises(TypeError, match="window"):
             kernel_route(q, k, v, causal=True, window=(True, False))
+        with pytest.raises(TypeError, match="window"):
+            kernel_route(q, k, v, causal=True, window=Window(True, False))
+        with pytest.raises(TypeError, match="layout"):
+            kernel_route(q, k, v, causal=True, window=(1, 0), layout=AsGoodAs("BNSD"))
         with pytest.raises(TypeError, match="scale"):
             kernel_route(q, k, v, scale=torch.ones(()))
         with pytest.raises((TypeError, ValueError), match="window"):
@@ -257,3 +279,6 @@ def test_a_memo_forgets_the_oldest() -> None:
     assert memo.get((9,)) is None
     assert memo.get((10,)) == 10
     assert memo.get([1]) is None, "what cannot be hashed was never kept"
+    memo.keep([1], 1)
+    memo.keep((11,), 12)
+    assert memo.get((10,)) == 10, "what is not kept takes nothing's place"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+import flashasc
+from flashasc import ops
 from flashasc.testing import Case, assert_accurate, exact_attention, normal
 from tests.attention.routes import Route
 
@@ -65,3 +70,18 @@ def test_any_kind_of_number(scale: float) -> None:
     q, k, v = normal(Case(Sq=5, Sk=5, D=16))
     route = Route("reference", "reference")
     assert torch.equal(route(q, k, v, scale=scale), route(q, k, v, scale=float(scale)))
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.longdouble, Fraction])
+@pytest.mark.filterwarnings("error")
+def test_numbers_of_other_libraries(kind: Any) -> None:
+    """Compared in their own precision, limits beyond it would overflow with a warning."""
+    q, k, v = normal(CASE)
+    number = kind(0.25)
+    found = flashasc.attention(q, k, v, scale=number, softcap=number)
+    assert torch.equal(found, flashasc.attention(q, k, v, scale=0.25, softcap=0.25))
+    assert torch.equal(ops.layer_norm(q, 64, eps=number), ops.layer_norm(q, 64, eps=0.25))
+    assert torch.equal(ops.var(q, correction=number), ops.var(q, correction=0.25))
+    if kind is not Fraction:
+        with pytest.raises(ValueError, match="scale must be finite"):
+            flashasc.attention(q, k, v, scale=kind("inf"))

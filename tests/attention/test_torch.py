@@ -218,3 +218,34 @@ def test_forward_mode_derivatives_raise() -> None:
             flashasc.attention(dual, k, v)
         # nothing to lose
         assert torch.equal(flashasc.attention(q, k, v), flashasc.attention(q, k, v))
+
+
+def test_transforms_are_refused_wherever_they_stand() -> None:
+    """Also around others: the innermost transform alone would not see what is lost."""
+    q, k, v = (torch.randn(1, 2, 5, 8) for _ in range(3))
+    func = torch.func
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        return flashasc.attention(x, k, v)
+
+    def inside(x: torch.Tensor) -> torch.Tensor:
+        return func.grad(lambda y: (attend(x) * y).sum())(torch.ones(()))
+
+    both = torch.stack([q, q])
+    for run, x in ((func.vmap(attend), both), (inside, q)):
+        with pytest.raises(NotImplementedError, match="forward-mode derivatives"):
+            func.jvp(run, (x,), (x,))
+    asked = [
+        (func.grad(lambda x: attend(x).sum()), q),
+        (func.jacrev(attend), q),
+        (func.hessian(lambda x: attend(x).sum()), q),
+        (func.vmap(func.grad(lambda x: attend(x).sum())), both),
+        (func.grad(inside), q),
+    ]
+    for run, x in asked:
+        with pytest.raises(NotImplementedError, match=r"torch\.func .*use torch\.autograd\.grad"):
+            run(x)
+    # what is not differentiated by may pass, and so may what only runs over a batch
+    assert torch.equal(func.vmap(attend)(both)[0], attend(q))
+    scaled = func.grad(lambda y: (attend(q) * y).sum())(torch.ones(()))
+    torch.testing.assert_close(scaled, attend(q).sum())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
@@ -190,3 +191,28 @@ def _(attend: Route) -> None:
     (dq,) = torch.autograd.grad(attend(q, k, v).sum(), q, create_graph=True)
     with pytest.raises(NotImplementedError, match="second derivatives"):
         dq.sum().backward()
+
+
+@row("forward mode and `torch.func`: `jvp`, `grad`, `vjp`, `jacrev`, `hessian`", raises=True)
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    func = torch.func
+    with pytest.raises(NotImplementedError, match="forward-mode"):
+        func.jvp(lambda x: attend(x, k, v), (q,), (q,))
+    for transform in (func.grad, func.jacrev, func.hessian):
+        with pytest.raises(NotImplementedError, match=r"torch\.func"):
+            transform(lambda x: attend(x, k, v).sum())(q)
+    with pytest.raises(NotImplementedError, match=r"torch\.func"):
+        func.vjp(lambda x: attend(x, k, v), q)
+    torch.testing.assert_close(func.vmap(lambda x: attend(x, k, v))(q[None])[0], attend(q, k, v))
+    leaf = q.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(attend(leaf, k, v).sum(), leaf)
+    attend(leaf, k, v).sum().backward()
+    torch.testing.assert_close(leaf.grad, grad)
+
+
+@row("`scale` or `softcap` as a number of NumPy")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    found = attend(q, k, v, scale=np.float16(0.5), softcap=np.float32(2.0))
+    torch.testing.assert_close(found, attend(q, k, v, scale=0.5, softcap=2.0))

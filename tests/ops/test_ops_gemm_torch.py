@@ -125,5 +125,12 @@ def test_autocast_casts_as_for_torch() -> None:
 
 
 def test_forward_mode_is_refused() -> None:
-    with pytest.raises(NotImplementedError, match=r"torch\.matmul where you need them"):
+    with pytest.raises(NotImplementedError, match=r"where you need them, use torch\.matmul"):
         torch.func.jvp(lambda a: ops.matmul(a, a), (torch.eye(3),), (torch.eye(3),))
+    x, y = torch.randn(3, 4), torch.randn(4)
+    calls = [lambda t: ops.linear(x, x, t), lambda t: ops.linear(x, x, residual=t)]
+    for call, t in zip(calls, (y[:3], y[:3]), strict=True):
+        with pytest.raises(NotImplementedError, match="forward-mode"):
+            torch.func.jvp(torch.func.vmap(call), (t[None],), (t[None],))
+        with pytest.raises(NotImplementedError, match=r"torch\.func .* of flashasc\.ops\.linear"):
+            torch.func.grad(lambda t, call=call: call(t).sum())(t)

@@ -127,10 +127,21 @@ def test_fake_and_meta_tensors() -> None:
     assert ops.layer_norm(huge, 2**20).shape == huge.shape
 
 
-def test_forward_mode_is_refused() -> None:
-    x = torch.randn(4)
-    with pytest.raises(NotImplementedError, match="forward-mode"):
-        torch.func.jvp(ops.sum, (x,), (x,))
+@pytest.mark.parametrize("name", [*NAMES, "softmax", "rms_norm", "layer_norm"])
+def test_forward_mode_and_transforms_are_refused(name: str) -> None:
+    """Also where another transform stands between; plain gradients come by autograd."""
+    x = torch.randn(3, 4)
+    shape = (4,) if name.endswith("_norm") else ()
+    run = lambda t: getattr(ops, name)(t, *shape)  # noqa: E731
+    inside = lambda t: torch.func.grad(lambda y: (run(t) * y).sum())(torch.ones(()))  # noqa: E731
+    for outer in (run, torch.func.vmap(run), inside):
+        with pytest.raises(NotImplementedError, match="forward-mode"):
+            torch.func.jvp(outer, (x,), (x,))
+        with pytest.raises(NotImplementedError, match=r"by torch\.func .* use torch\.autograd"):
+            torch.func.grad(lambda t, outer=outer: outer(t).sum())(x)
+    if shape:
+        with pytest.raises(NotImplementedError, match="forward-mode"):
+            torch.func.jvp(lambda w: getattr(ops, name)(x, 4, w), (x[0],), (x[0],))
 
 
 X = torch.ones(2, 3)
