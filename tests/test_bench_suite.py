@@ -17,6 +17,7 @@ from bench import suite, test_attention
 from bench.attention_runs import IMPLEMENTATIONS
 from bench.check import device as device_of
 from bench.check import fallen, ratios
+from bench.host_time import host_times, middle_half
 from bench.machine import RESULTS
 from bench.report import points, report
 from bench.timing import npu_clock
@@ -184,3 +185,17 @@ def test_a_fault_of_ours_fails_and_a_peers_is_skipped(name: str, outcome: str) -
         measure(*arguments)
     assert raised.type.__name__ == outcome and not benchmark.timed
     assert bool(session.not_timed) == (name == "fa3")
+
+
+def test_host_times_of_ways_that_take_turns() -> None:
+    """Each round times each way once, none always first; a round's noise is all of theirs."""
+    seen: list[str] = []
+    runs = {name: (lambda name=name: seen.append(name)) for name in ("ours", "theirs", "third")}
+    times = host_times(runs, "cpu", rounds=3, calls=2)  # type: ignore[arg-type]
+    assert {name: len(seconds) for name, seconds in times.items()} == dict.fromkeys(runs, 3)
+    turns = seen[60::2]
+    assert seen[60:] == [name for name in turns for _ in range(2)]
+    rounds = [turns[i : i + 3] for i in range(0, 9, 3)]
+    assert all(set(turn) == set(runs) for turn in rounds)
+    assert len({turn[0] for turn in rounds}) == 3
+    assert middle_half([1.0, 2.0, 3.0, 4.0, 100.0]) == (2.0, 4.0)
