@@ -82,14 +82,14 @@ def measure(name: str, case: Case, device: str, rounds: int, calls: int) -> list
             times = host_times(runs, device, rounds, calls)
         for label, seconds in times.items():
             ratios = [ours / sdpa for ours, sdpa in zip(seconds, times["SDPA"], strict=True)]
+            low, high = middle_half(ratios)
             record = {
                 "case": name, "mode": mode, "call": label, "seconds": median(seconds),
-                "times_sdpa": median(ratios), "middle_half": middle_half(ratios),
+                "times_sdpa": median(ratios), "middle_half": (low, high),
             }  # fmt: skip
-            low, high = record["middle_half"]
             print(
-                f"{name:<8} {mode:<9} {label:<20} {record['seconds'] * 1e6:8.1f} us  "
-                f"{record['times_sdpa']:5.2f} x SDPA, half of the rounds {low:.2f} to {high:.2f}",
+                f"{name:<8} {mode:<9} {label:<20} {median(seconds) * 1e6:8.1f} us  "
+                f"{median(ratios):5.2f} x SDPA, half of the rounds {low:.2f} to {high:.2f}",
                 flush=True,
             )
             records.append(record)

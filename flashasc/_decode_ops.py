@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from . import reference
-from ._dispatch import AttentionPlan, Impl, kernel_route, plan_decode
+from ._dispatch import AttentionPlan, Impl, plan_decode, plan_reduction
 from ._problem import AttentionProblem, Extras, Layout, Precision, attention_problem, heads_first
 from ._repeat import Memo, Repeat, alike, recording, repeat_of
-from ._target import target_of
 
 
 class DecodeCall(NamedTuple):
@@ -186,14 +185,6 @@ def _(*args: Any) -> tuple[Tensor, Tensor]:
     return _empty_outputs(DecodeCall(*args))
 
 
-def _within(x: Tensor, *others: Tensor) -> bool:
-    """Whether a tensor lies in the memory of others."""
-    if x.is_meta:
-        return False
-    where = x.untyped_storage().data_ptr()
-    return any(where == other.untyped_storage().data_ptr() for other in others)
-
-
 def append(
     k: Tensor,
     v: Tensor,
@@ -205,7 +196,8 @@ def append(
 ) -> None:
     """Write new keys and values into a cache, behind those that each sequence has."""
     # tokens of the cache itself: programs read and write in no order
-    new_k, new_v = (x.clone() if _within(x, k, v) else x for x in (new_k, new_v))
+    if any(torch._C._is_alias_of(x, held) for x in (new_k, new_v) for held in (k, v)):
+        new_k, new_v = new_k.clone(), new_v.clone()
     tensors = (k, v, new_k, new_v, kv_lens, block_table)
     key = alike(tensors, (impl,))
     names = ("k_ptr", "v_ptr", "new_k_ptr", "new_v_ptr", "lens_ptr", "table_ptr")
@@ -215,16 +207,14 @@ def append(
         return
     if not (new_k.numel() and k.numel()):
         return
-    in_torch = impl == "reference" or (
-        impl == "auto" and (k.device.type == "cpu" or k.dtype == torch.float64)
-    )
-    if in_torch:
+    plan = plan_reduction(k.device, k.dtype, impl)
+    if plan.target is None:
         reference.append(k, v, new_k, new_v, kv_lens, block_table)
         return
     from .kernels.append import launch_append_kv
 
     with recording() as launches:
-        launch_append_kv(*tensors, target_of(k.device), kernel_route(k.device))
+        launch_append_kv(*tensors, plan.target, plan.route)  # type: ignore[arg-type]
     if key is not None:
         _known_appends.keep(key, repeat_of(k.device, launches, given, {}, {}))
 

@@ -76,7 +76,7 @@ class PagePool:
         _enter(table, [x[:2] for x in taken], [-1] * len(taken))
 
     def keep(self, tokens: int, sequence: int, after: Tensor) -> None:
-        """Count tokens that were written, once `after` has been computed."""
+        """Count tokens that were written, or forgotten if negative, once `after` is there."""
         count = count_tokens_op if torch.compiler.is_compiling() else _count
         count(self.held, after, tokens, sequence)
 
@@ -142,7 +142,7 @@ def _enter(table: Tensor, places: list[tuple[int, int]], pages: list[int]) -> No
 
 def _count(held: Tensor, after: Tensor, tokens: int, sequence: int) -> None:
     rows = slice(None) if sequence == ALL else sequence
-    held[rows, 0] += tokens
+    held[rows, 0] = (held[rows, 0] + tokens).clamp(min=0)
 
 
 def _take_for_good(*arguments: object) -> None:

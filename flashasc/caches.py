@@ -18,13 +18,15 @@ from ._problem import Layout
 from ._validate import (
     cache_tensors,
     check_cache,
+    count_of,
+    counts_of,
     may_write,
-    new_tokens,
     paged_tensors,
     pages_are_handed_out,
+    pages_fit,
     sequence_of,
     still_a_cache,
-    token_count,
+    validate_append,
 )
 
 __all__ = ["KVCache", "PagedKVCache"]
@@ -75,8 +77,9 @@ class KVCache:
             head_dim, value_dim: D and Dv; None: the same.
             dtype, device: of keys and values.
         """
+        counts_of(batch=batch, heads=heads, capacity=capacity, head_dim=head_dim)
         k = torch.zeros(batch, heads, capacity, head_dim, dtype=dtype, device=device)
-        size = head_dim if value_dim is None else value_dim
+        size = head_dim if value_dim is None else count_of("value_dim", value_dim)
         v = torch.zeros(batch, heads, capacity, size, dtype=dtype, device=device)
         return cls(k, v, torch.zeros(batch, dtype=torch.int32, device=device))
 
@@ -98,14 +101,27 @@ class KVCache:
         Raises:
             TypeError, ValueError: k or v does not fit the cache, which is left as it was.
         """
-        still_a_cache(self)
-        may_write(self)
-        k, v = new_tokens(self, k, v, layout)
+        k, v = validate_append(self, k, v, layout, impl)
         _decode_ops.append_op(self.k, self.v, k, v, self.lens, None, impl)
         self.lens.add_(k.shape[2])
 
+    def rewind(self, tokens: int) -> None:
+        """Forget the newest tokens of each sequence: those that a speculation got wrong.
+
+        Args:
+            tokens: how many; a sequence that has fewer is empty then.
+
+        Raises:
+            TypeError, ValueError: that is no number of tokens, or the cache cannot be written.
+        """
+        tokens = count_of("tokens", tokens)
+        still_a_cache(self)
+        may_write(self)
+        self.lens.sub_(tokens).clamp_(min=0)
+
     def reset(self) -> None:
         """Forget everything."""
+        still_a_cache(self)
         may_write(self)
         self.lens.zero_()
 
@@ -181,10 +197,11 @@ class PagedKVCache:
             longest: keys that one sequence may have; None: as many as all pages hold.
             dtype, device: of keys and values.
         """
+        counts_of(batch=batch, heads=heads, pages=pages, head_dim=head_dim, page_size=page_size)
         k = torch.zeros(pages, heads, page_size, head_dim, dtype=dtype, device=device)
-        size = head_dim if value_dim is None else value_dim
+        size = head_dim if value_dim is None else count_of("value_dim", value_dim)
         v = torch.zeros(pages, heads, page_size, size, dtype=dtype, device=device)
-        width = pages if longest is None else -(-longest // page_size)
+        width = pages if longest is None else -(-count_of("longest", longest) // max(page_size, 1))
         table = torch.full((batch, width), -1, dtype=torch.int32, device=device)
         cache = cls(k, v, table, torch.zeros(batch, dtype=torch.int32, device=device))
         cache._pool = PagePool(batch, pages, width, page_size)
@@ -222,10 +239,8 @@ class PagedKVCache:
             TypeError, ValueError: k or v does not fit the cache, or there are not enough free
                 pages. The cache is left as it was.
         """
-        still_a_cache(self)
-        may_write(self)
         rows = slice(None) if sequence is None else self._rows(sequence)
-        k, v = new_tokens(self, k, v, layout, batch=None if sequence is None else 1)
+        k, v = validate_append(self, k, v, layout, impl, batch=None if sequence is None else 1)
         taken = self.promise(k.shape[2], sequence)
         table, lens = self.block_table[rows], self.lens[rows]
         try:
@@ -248,11 +263,11 @@ class PagedKVCache:
             ValueError: there are not enough free pages, or a sequence outgrows its row of the
                 table. Nothing is taken then.
         """
-        tokens = token_count(tokens)
+        tokens = count_of("tokens", tokens)
         one = ALL if sequence is None else sequence_of(self, sequence)
         if self._pool is None:
             return []
-        still_a_cache(self)
+        pages_fit(self)
         may_write(self)
         return self._pool.take(self.block_table, self.lens, tokens, one)
 
@@ -263,10 +278,30 @@ class PagedKVCache:
 
     def keep(self, tokens: int, sequence: int | None = None) -> None:
         """Count new tokens that were written."""
-        tokens = token_count(tokens)
+        tokens = count_of("tokens", tokens)
         one = ALL if sequence is None else sequence_of(self, sequence)
         if self._pool is not None:
             self._pool.keep(tokens, one, self.lens)
+
+    def rewind(self, tokens: int, sequence: int | None = None) -> None:
+        """Forget the newest tokens of each sequence, or of one; their pages stay with it.
+
+        Args:
+            tokens: how many; a sequence that has fewer is empty then.
+            sequence: the one that forgets; None: all.
+
+        Raises:
+            TypeError, ValueError: there are no such tokens or sequence, or the cache cannot be
+                written.
+        """
+        tokens = count_of("tokens", tokens)
+        rows = slice(None) if sequence is None else self._rows(sequence)
+        still_a_cache(self)
+        may_write(self)
+        self.lens[rows].sub_(tokens).clamp_(min=0)
+        if self._pool is not None:
+            one = ALL if sequence is None else sequence_of(self, sequence)
+            self._pool.keep(-tokens, one, self.lens)
 
     def free(self, sequence: int) -> None:
         """Forget a sequence, and give its pages back.
@@ -276,6 +311,7 @@ class PagedKVCache:
         """
         rows = self._rows(sequence)
         pages_are_handed_out(self)
+        still_a_cache(self)
         may_write(self)
         assert self._pool is not None
         self._pool.release(sequence)
@@ -284,6 +320,7 @@ class PagedKVCache:
 
     def reset(self) -> None:
         """Forget everything; pages that the cache handed out are free again."""
+        still_a_cache(self)
         may_write(self)
         self.lens.zero_()
         if self._pool is not None:

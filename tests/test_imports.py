@@ -69,7 +69,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_validate": {"_problem", "_gemm_problem"},
     "_repeat": set(),
     "_ops": {"_repeat", "_dispatch", "_problem", "reference", "kernels"},
-    "_decode_ops": {"_repeat", "_dispatch", "_target", "_problem", "reference", "kernels"},
+    "_decode_ops": {"_repeat", "_dispatch", "_problem", "reference", "kernels"},
     "_states": {"_ops", "_dispatch", "_target", "_problem", "reference", "kernels"},
     "_dispatch": {"_configs", "_target", "_problem", "_gemm_problem", "_triton"},
     "_configs": {"_target", "_problem", "_gemm_problem", "_reductions"},

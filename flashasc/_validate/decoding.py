@@ -107,16 +107,25 @@ def still_a_cache(cache: Any) -> None:
             paged_tensors(cache.k, cache.v, table, cache.lens)
     except (TypeError, ValueError) as error:
         raise type(error)(f"kv_cache was changed, and is no cache any more: {error}") from None
-    pool = None if table is None else cache._pool
-    if pool is not None:
-        handed_out = (pool.free.shape[0] - 1, pool.page_size, *pool.owned.shape)
-        found = (cache.k.shape[0], cache.k.shape[2], *table.shape)
-        if found != handed_out:
-            raise ValueError(
-                "kv_cache was changed: pages, page size and table were (pages, page size, B, pages "
-                f"of a sequence) = {handed_out} when `allocate` made it; got {found}. Make a "
-                "PagedKVCache of your own tensors, whose pages are yours to hand out"
-            )
+    if table is not None and cache._pool is not None:
+        pages_fit(cache)
+
+
+def pages_fit(cache: Any) -> None:
+    """A cache that hands out its pages, and the books of them.
+
+    Raises:
+        ValueError: they do not.
+    """
+    pool, table = cache._pool, cache.block_table
+    handed_out = (pool.free.shape[0] - 1, pool.page_size, *pool.owned.shape)
+    found = (cache.k.shape[0], cache.k.shape[2], *table.shape)
+    if found != handed_out:
+        raise ValueError(
+            "kv_cache was changed: pages, page size and table were (pages, page size, B, pages "
+            f"of a sequence) = {handed_out} when `allocate` made it; got {found}. Make a "
+            "PagedKVCache of your own tensors, whose pages are yours to hand out"
+        )
 
 
 def may_write(cache: Any) -> None:
@@ -154,13 +163,18 @@ def _apart(name: str, tensor: Tensor) -> None:
         reach = max(reach, stride * size)
 
 
-def token_count(tokens: Any) -> int:
-    """How many tokens pages are promised to."""
-    if tokens is None:
-        raise TypeError("tokens must be an int; got None")
-    count = length_of("tokens", tokens)
-    assert count is not None
+def count_of(name: str, value: Any) -> int:
+    """A number of tokens, pages or the like."""
+    count = length_of(name, value)
+    if count is None:
+        raise TypeError(f"{name} must be an int, 0 or more; got None")
     return count
+
+
+def counts_of(**sizes: Any) -> None:
+    """The sizes of a cache that is to be allocated, by name."""
+    for name, value in sizes.items():
+        count_of(name, value)
 
 
 def sequence_of(cache: Any, sequence: Any) -> int:
@@ -180,6 +194,16 @@ def pages_are_handed_out(cache: Any) -> None:
             "free: this cache was made of tensors of your own, and its pages are yours to "
             "hand out; set lens and block_table"
         )
+
+
+def validate_append(
+    cache: Any, k: Any, v: Any, layout: Any, impl: Any, batch: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Check a call of a cache's `append`; returns and raises as `new_tokens`."""
+    one_of("impl", impl, ("auto", "triton", "reference"))
+    still_a_cache(cache)
+    may_write(cache)
+    return new_tokens(cache, k, v, layout, batch)
 
 
 def new_tokens(
@@ -338,7 +362,9 @@ def check_cache(cache: Any) -> None:
 
     Raises:
         ValueError: a length or a page is out of range.
+        TypeError: what was set as a tensor of the cache is none.
     """
+    still_a_cache(cache)
     lens: list[int] = cache.lens.tolist()
     for b, length in enumerate(lens):
         if not 0 <= length <= cache.capacity:

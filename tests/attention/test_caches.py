@@ -197,6 +197,8 @@ def test_attributes_that_no_longer_fit_are_found(
         lambda: flashasc.decode(q, cache),
         lambda: flashasc.decode(q, cache, k=k, v=v),
         lambda: cache.append(k, v),
+        cache.reset,
+        cache.check,
     ]
     for call in calls:
         with pytest.raises((TypeError, ValueError), match=f"kv_cache was changed.*{message}"):
@@ -224,11 +226,18 @@ def test_only_a_cache_is_one() -> None:
     [
         (lambda c: c.promise(-1), ValueError, "tokens must be 0 or more; got -1"),
         (lambda c: c.promise(1.5), TypeError, "tokens must be an int"),
-        (lambda c: c.promise(None), TypeError, "tokens must be an int; got None"),
+        (lambda c: c.promise(None), TypeError, "tokens must be an int, .* got None"),
         (lambda c: c.promise(1, sequence=2), ValueError, "sequence must be between 0 and 1; got 2"),
         (lambda c: c.promise(1, sequence=-1), ValueError, "sequence must be between 0 and 1"),
         (lambda c: c.free(True), TypeError, "sequence must be an int; got bool True"),
         (lambda c: c.keep(-3), ValueError, "tokens must be 0 or more; got -3"),
+        (lambda c: c.rewind(-3), ValueError, "tokens must be 0 or more; got -3"),
+        (lambda c: c.rewind(3, sequence=2), ValueError, "sequence must be between 0 and 1"),
+        (lambda c: c.append(*tokens()[1:], impl="cuda"), ValueError, "impl must be one of"),
+        (lambda c: c.allocate(B, HK, 4.0, D), TypeError, "pages must be an int"),
+        (lambda c: KVCache.allocate(B, HK, -1, D), ValueError, "capacity must be 0 or more"),
+        (lambda c: c.allocate(B, HK, 4, D, longest=2.5), TypeError, "longest must be an int"),
+        (lambda c: c.allocate(B, HK, 4, D, page_size=0, longest=9), ValueError, "power of two"),
     ],
 )
 def test_wrong_numbers_of_pages(
@@ -238,6 +247,34 @@ def test_wrong_numbers_of_pages(
     before = state(cache)
     with pytest.raises(error, match=message):
         call(cache)
+    assert_same(cache, before)
+
+
+@pytest.mark.parametrize("make", [whole, paged, of_own_tensors])
+def test_forgotten_tokens_leave_room(make: Callable[[], Cache]) -> None:
+    """Pages too: a loop whose guesses are half wrong runs as long as one that makes none."""
+    cache, twin = make(), make()
+    for _ in range(24):
+        q, k, v = tokens(2)
+        guessed = flashasc.decode(q, cache, k=k, v=v)
+        cache.rewind(1)
+        k, v = k[:, :, :1], v[:, :, :1]
+        out = flashasc.decode(q[:, :, :1], twin, k=k, v=v)
+        torch.testing.assert_close(guessed[:, :, :1], out)
+    assert torch.equal(cache.lens, twin.lens)
+    assert make is not paged or torch.equal(cache._pool.held, twin._pool.held)  # type: ignore[union-attr]
+    cache.check()
+    cache.rewind(100)
+    assert cache.lens.tolist() == [0, 0]
+
+
+def test_float64_has_no_kernel_that_appends() -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    cache = PagedKVCache.allocate(B, HK, 6, D, page_size=16, dtype=torch.float64)
+    before = state(cache)
+    _, k, v = tokens()
+    with pytest.raises(NotImplementedError, match="float64"):
+        cache.append(k.double(), v.double(), impl="triton")
     assert_same(cache, before)
 
 
