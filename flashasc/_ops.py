@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ._dispatch import AttentionPlan, Impl, plan_attention
 from ._problem import (
@@ -290,6 +291,12 @@ def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tup
 
     result: dict[str, Tensor] = {}
     if grad_out is not None or grad_lse is not None:
+        given = [g for g in (grad_out, grad_lse) if g is not None]
+        if forward_ad._current_level >= 0 and any(
+            forward_ad.unpack_dual(g).tangent is not None for g in given
+        ):
+            # forward over backward: the operator below would lose the tangent
+            _no_second_derivatives(ctx)
         out, lse, *tensors = ctx.saved_tensors
         if grad_out is None:
             grad_out = torch.zeros_like(out)

@@ -18,6 +18,7 @@ from .decoding import (
     validate_append,
     validate_decode,
 )
+from .derivatives import no_transforms
 from .merging import validate_merge
 from .products import validate_bmm, validate_linear, validate_matmul
 from .values import check_values
@@ -31,6 +32,7 @@ __all__ = [
     "count_of",
     "counts_of",
     "may_write",
+    "no_transforms",
     "not_a_cache",
     "paged_tensors",
     "pages_are_handed_out",

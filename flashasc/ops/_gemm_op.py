@@ -16,6 +16,7 @@ from .._configs import GemmTile
 from .._configs.compensation import PRODUCT_LENGTH
 from .._dispatch import Impl, Plan, plan_gemm
 from .._gemm_problem import Activation, GemmProblem, Product, gemm_problem
+from .._validate import no_transforms
 
 _SCHEMA = (
     "(Tensor a, Tensor b, Tensor? bias, Tensor? residual, str? activation, bool? compensated, "
@@ -97,6 +98,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    # forward over backward: the products below would lose the tangent
+    no_transforms("the gradients of flashasc.ops.matmul", "torch.matmul", grad)
     a, b, bias, residual = ctx.saved_tensors
     call = Call(a, b, bias, residual, *ctx.facts)
     needs = dict(zip(Call._fields, ctx.needs_input_grad, strict=True))

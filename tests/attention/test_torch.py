@@ -249,3 +249,12 @@ def test_transforms_are_refused_wherever_they_stand() -> None:
     assert torch.equal(func.vmap(attend)(both)[0], attend(q))
     scaled = func.grad(lambda y: (attend(q) * y).sum())(torch.ones(()))
     torch.testing.assert_close(scaled, attend(q).sum())
+
+
+def test_a_tangent_of_a_gradient_is_not_lost() -> None:
+    q, k, v = (torch.randn(1, 2, 5, 8) for _ in range(3))
+    out = flashasc.attention(q.requires_grad_(), k, v)
+    with torch.autograd.forward_ad.dual_level():
+        grad = torch.autograd.forward_ad.make_dual(torch.ones_like(out), torch.ones_like(out))
+        with pytest.raises(NotImplementedError, match="second derivatives"):
+            torch.autograd.grad(out, q, grad)

@@ -134,3 +134,8 @@ def test_forward_mode_is_refused() -> None:
             torch.func.jvp(torch.func.vmap(call), (t[None],), (t[None],))
         with pytest.raises(NotImplementedError, match=r"torch\.func .* of flashasc\.ops\.linear"):
             torch.func.grad(lambda t, call=call: call(t).sum())(t)
+    out = ops.matmul(x.requires_grad_(), x.mT)
+    with torch.autograd.forward_ad.dual_level():
+        grad = torch.autograd.forward_ad.make_dual(torch.ones_like(out), torch.ones_like(out))
+        with pytest.raises(NotImplementedError, match="forward-mode .* of the gradients"):
+            torch.autograd.grad(out, x, grad)
