@@ -196,7 +196,8 @@ def append(
 ) -> None:
     """Write new keys and values into a cache, behind those that each sequence has."""
     # tokens of the cache itself: programs read and write in no order
-    if any(torch._C._is_alias_of(x, held) for x in (new_k, new_v) for held in (k, v)):
+    shared = torch._C._is_alias_of  # type: ignore[attr-defined]
+    if any(shared(x, held) for x in (new_k, new_v) for held in (k, v)):
         new_k, new_v = new_k.clone(), new_v.clone()
     tensors = (k, v, new_k, new_v, kv_lens, block_table)
     key = alike(tensors, (impl,))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ._dispatch import Impl
 from ._problem import Precision
+from ._validate.scalars import one_of
 from .sdpa import sdpa
 
 __all__ = ["LeftCall", "RoutedCalls", "Unsupported", "route_sdpa"]
@@ -108,8 +109,7 @@ def route_sdpa(
     the block), what `torch.compile` compiled before it, and attention that is no call of this
     function, such as `flex_attention`.
     """
-    if unsupported not in get_args(Unsupported):
-        raise ValueError(f"unsupported must be one of {get_args(Unsupported)}; got {unsupported!r}")
+    one_of("unsupported", unsupported, get_args(Unsupported))
     route = _Route(precision, impl, unsupported, RoutedCalls())
     with _lock:
         if not _current:

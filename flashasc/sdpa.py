@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ._dispatch import Impl
 from ._problem import Precision
+from ._validate import validate_sdpa
 from .attention import attention
 
 __all__ = ["scaled_dot_product_attention", "sdpa"]
@@ -78,15 +79,8 @@ def sdpa(
     Raises:
         As there.
     """
-    _dense(query, key, value)
-    if dropout_p:
-        _no_dropout(dropout_p)
-    mask, bias = _split(attn_mask, query)
-    if is_causal and attn_mask is not None:
-        raise ValueError(
-            "attn_mask and is_causal exclude each other, as in PyTorch; got both. Put the causal "
-            "mask into attn_mask, or call flashasc.attention, where mask= and causal= combine"
-        )
+    validate_sdpa(query, key, value, attn_mask, dropout_p, is_causal)
+    mask, bias = _split(attn_mask)
     shape: tuple[int, ...] | None = None
     if not _plain(query, key, value, enable_gqa):
         query, key, value, shape = _four_dimensions(query, key, value, enable_gqa)
@@ -106,47 +100,10 @@ def sdpa(
     return out if shape is None else out.reshape(*shape, out.shape[-1])
 
 
-def _dense(*tensors: Tensor) -> None:
-    for name, tensor in zip(("query", "key", "value"), tensors, strict=True):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}")
-        if tensor.is_nested:
-            raise NotImplementedError(
-                f"{name} is a nested tensor, which is not supported; pad it with "
-                "torch.nested.to_padded_tensor, or pack it: flashasc.attention(layout='TND')"
-            )
-        if tensor.dim() < 2:
-            raise ValueError(
-                f"{name} must have at least 2 dimensions, [..., H, S, D]; got "
-                f"{tuple(tensor.shape)}. Add the missing ones with unsqueeze"
-            )
-
-
-def _no_dropout(dropout_p: float) -> None:
-    if not 0.0 <= dropout_p <= 1.0:
-        raise ValueError(f"dropout_p must be between 0 and 1; got {dropout_p}")
-    raise NotImplementedError(
-        f"dropout_p={dropout_p}: attention dropout is not supported; pass dropout_p=0.0 (in eval "
-        "PyTorch's own modules do), or use F.scaled_dot_product_attention for these layers"
-    )
-
-
-def _split(attn_mask: Tensor | None, query: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def _split(attn_mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     """(mask, bias): the mask as the one that `flashasc.attention` takes it for."""
-    if attn_mask is None:
-        return None, None
-    if not isinstance(attn_mask, Tensor):
-        raise TypeError(f"attn_mask must be a torch.Tensor; got {type(attn_mask).__name__}")
-    if attn_mask.dtype == torch.bool:
+    if attn_mask is None or attn_mask.dtype == torch.bool:
         return attn_mask, None
-    right = attn_mask.dtype in (torch.float32, query.dtype) or (
-        attn_mask.is_floating_point() and torch.is_autocast_enabled(query.device.type)
-    )
-    if not right:
-        raise TypeError(
-            f"attn_mask must be bool, float32 or of query's dtype, {query.dtype}; got "
-            f"{attn_mask.dtype}: cast it, with .bool() if non-zero means that a key may be seen"
-        )
     return None, attn_mask
 
 

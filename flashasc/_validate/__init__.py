@@ -20,7 +20,9 @@ from .decoding import (
 )
 from .derivatives import no_transforms
 from .merging import validate_merge
+from .multihead import validate_multihead
 from .products import validate_bmm, validate_linear, validate_matmul
+from .sdpa import validate_sdpa
 from .values import check_values
 
 __all__ = [
@@ -46,4 +48,6 @@ __all__ = [
     "validate_linear",
     "validate_matmul",
     "validate_merge",
+    "validate_multihead",
+    "validate_sdpa",
 ]

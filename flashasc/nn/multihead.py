@@ -10,8 +10,8 @@ from torch import Tensor
 
 from .._dispatch import Impl
 from .._problem import Precision
+from .._validate import validate_multihead
 from ..attention import attention
-from .inputs import check_shapes
 from .masks import Masks, merge_masks
 from .sharded import check_context, reject
 from .weights import attention_weights
@@ -215,7 +215,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
                 f"dropout={self.dropout} of attention weights is not supported in training; set "
                 "module.dropout = 0.0 (dropout elsewhere in the model stays), or call .eval()"
             )
-        check_shapes(self, query, key, value)
+        validate_multihead(self, query, key, value)
 
     def _over_ranks(
         self,

@@ -1,14 +1,12 @@
-"""The tensors of `torch.nn.MultiheadAttention`, checked."""
+"""The check of a call of `torch.nn.MultiheadAttention`."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-__all__ = ["check_shapes"]
 
-
-def check_shapes(
+def validate_multihead(
     module: torch.nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor
 ) -> None:
     """Check query, key and value of a call.
