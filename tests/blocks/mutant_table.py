@@ -214,6 +214,11 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "tile_sum(apart * apart, METHOD)",
         "tile_sum(x * x, METHOD)",
     ),
+    "row_moments: the mean lacks nothing": (
+        "reduce.py",
+        "return mean, apart_sum / count, spread",
+        "return mean, apart_sum * 0.0, spread",
+    ),
     "row_norm: not scaled": (
         "reduce.py",
         "square_sum(x * scale[:, None], METHOD)) * unscale",
