@@ -2,8 +2,7 @@
 
 from .arguments import Arguments
 from .attention import validate_attention
-from .decoding import (
-    DecodeFacts,
+from .caches import (
     cache_tensors,
     check_cache,
     count_of,
@@ -15,9 +14,8 @@ from .decoding import (
     pages_fit,
     sequence_of,
     still_a_cache,
-    validate_append,
-    validate_decode,
 )
+from .decoding import DecodeFacts, validate_append, validate_decode
 from .derivatives import no_transforms
 from .merging import validate_merge
 from .multihead import validate_multihead
