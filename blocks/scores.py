@@ -83,6 +83,35 @@ def above(x, pivot):
 
 
 @triton.jit
+def natural_base(base, candidate, top):
+    """What natural scores of a tile are to be subtracted from, where pivots are in log2 units.
+
+    As `above`, with all that depends on a pivot's size done once a row instead of once a score.
+
+    Args:
+        base: [M] fp32, log2 units, whole numbers, finite or inf. The pivot.
+        candidate: [M] fp32, log2 units. The pivot that this tile alone would have.
+        top: [M] fp32, natural units. The tile's largest score, no more than 14 log2 units above
+            the pivot.
+
+    Returns:
+        (high, low): [M] fp32, natural units, to be subtracted one after the other. Their sum is
+        base * ln(2), high exactly representable with bits to spare, where base is below 2**24.
+        (top - high) - low is at most 11, as in `above`.
+    """
+    # whole numbers of at most 16 bits, the first of which times the 8 bits of LN2_HIGH is exact
+    coarse = tl.where(tl.abs(base) < 2.0**16, base, tl.floor(base * (1 / 256)) * 256.0)
+    high = coarse * LN2_HIGH
+    low = (base - coarse) * LN2_HIGH + base * LN2_LOW
+    # from 2**24 on pivots are rounded, and ever further: there a tile whose own the pivot is takes
+    # its top for it, lest all of its weights be 0. (2**25: no pivot from there on is a lowered one)
+    huge = tl.abs(base) >= 2.0**25
+    high = tl.where(huge, tl.where(candidate == base, top, base * LN2), high)
+    low = tl.where(huge, 0.0, low)
+    return tl.maximum(high, (top - low) - 11.0), low
+
+
+@triton.jit
 def distance(offs_m, offs_n, diagonal):
     """How far each key is from the one that a query is aligned with.
 

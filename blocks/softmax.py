@@ -15,8 +15,9 @@ Between the folds of METHOD "segment" acc_comp also holds the products of the se
 acc stays under the pivot of the last fold.
 
 Scores and pivots are in log2 units, or in natural ones where NATURAL: the Ascend compiler makes an
-exp2 out of an exp and a multiplication, so that there exp is the cheaper one. Sinks are in natural
-units always.
+exp2 out of an exp and a multiplication, so that there exp is the cheaper one. Scores to which
+something was added come in natural units, whatever the pivots' (NATURAL_SCORES): to change them
+would round large ones once more. Sinks are in natural units always.
 
 Which pivot: where the weights keep their digits (fp32 values, and SPLIT) it is a whole number, so
 that a rescale is an exact power of two and never rounds the accumulators; where they are rounded to
@@ -33,7 +34,7 @@ import triton.language as tl
 from .compensated import fold, kahan_add, merge, power_of_two
 from .constants import FP16_PIVOT_DROP, FP16_PIVOT_DROP_END, FP16_PIVOT_FACTOR, INF, LN2, NEG_INF
 from .gemm import accumulate_product, dot_add, round_pairs, rounded_away
-from .scores import above, to_log2
+from .scores import above, natural_base, to_log2
 
 
 @triton.jit
@@ -153,6 +154,7 @@ def online_update(
     NATURAL: tl.constexpr,
     DOT_PRECISION: tl.constexpr,
     PAIRS: tl.constexpr = False,
+    NATURAL_SCORES: tl.constexpr = False,
 ):
     """Fold one tile of keys into the running state of its query rows.
 
@@ -170,6 +172,8 @@ def online_update(
         NATURAL: the units of scores and pivots: natural or log2. fp32 values and SPLIT need log2.
         DOT_PRECISION: see `blocks.gemm.dot`.
         PAIRS: values have 16 bits, and the GPU is NVIDIA's: see `blocks.gemm.round_pairs`.
+        NATURAL_SCORES: scores are in natural units, pivots whole ones in log2 units (fp32 values,
+            and SPLIT).
 
     Returns:
         The new state. A row whose scores are all -inf so far has pivot -inf and sums 0, not NaN.
@@ -189,11 +193,22 @@ def online_update(
         "a segment's products are summed in acc_comp: it must be kept in fp32",
     )
     WHOLE: tl.constexpr = SPLIT or values.dtype == tl.float32
+    tl.static_assert(
+        not NATURAL_SCORES or WHOLE, "natural scores have a natural pivot or a whole one"
+    )
 
-    candidate = pivot_of(tl.max(scores, axis=1), WHOLE, values.dtype == tl.float16, NATURAL)
+    top = tl.max(scores, axis=1)
+    highest = top
+    if NATURAL_SCORES:
+        highest = to_log2(top)
+    candidate = pivot_of(highest, WHOLE, values.dtype == tl.float16, NATURAL)
     pivot, base, rescale = raise_pivot(pivot, candidate, WHOLE, NATURAL)
 
-    weights = exponential(scores - base[:, None], NATURAL)  # [M, N]
+    if NATURAL_SCORES:
+        high, low = natural_base(base, candidate, top)
+        weights = tl.exp((scores - high[:, None]) - low[:, None])  # [M, N]
+    else:
+        weights = exponential(scores - base[:, None], NATURAL)  # [M, N]
     if PAIRS:
         factors, rounded = round_pairs(weights, values.dtype)
     else:

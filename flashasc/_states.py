@@ -114,7 +114,7 @@ def attention_state(
         acc,
         whole=whole,
         lowered=problem.dtype == torch.float16,
-        natural=plan.config.natural_exp if plan.config else not whole,
+        natural=plan.config.natural(problem) if plan.config else not whole,
         separate_lse=problem.with_lse and compensated and not whole,
         impl="reference" if plan.route == "reference" else "triton",
     )

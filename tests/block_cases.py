@@ -75,6 +75,7 @@ BLOCK_CASES: dict[str, BlockCase] = {
     "soft_cap": _case(scores_kernels.cap_kernel, {"N": 256}, cap="fp32"),
     "distance": _case(scores_kernels.distance_kernel, {"M": 32, "N": 64}),
     "log2_units": _case(scores_kernels.log2_kernel, {"N": 256}),
+    "natural_base": _case(scores_kernels.base_kernel, {"N": 256}),
     "add_sink": _case(
         scores_kernels.sink_kernel, {**_STATE, "WHOLE": True, "LOWERED": True, "NATURAL": False}
     ),
@@ -95,13 +96,13 @@ for _spread in ("full", "columns", "rows", "one"):
         layout_kernels.spread_kernel,
         {"SPREAD": _spread, "ROWS": 32, "COLS": 64, "WIDE": False, "stride_col": 1},
     )
-for _method, _split, _natural in (
-    ("kahan", False, False),
-    ("segment", False, True),
-    ("kahan", True, False),
-    ("segment", True, False),
+for _method, _split, _units in (
+    ("kahan", False, "log2"),
+    ("segment", False, "natural"),
+    ("kahan", True, "log2"),
+    ("segment", True, "log2"),
+    ("kahan", True, "natural-scores"),
 ):
-    _units = "natural" if _natural else "log2"
     BLOCK_CASES[f"online_update-{_method}-{'split-' * _split}{_units}"] = _case(
         softmax_kernels.update_kernel,
         {
@@ -109,8 +110,9 @@ for _method, _split, _natural in (
             "N": 64,
             "METHOD": _method,
             "SPLIT": _split,
-            "NATURAL": _natural,
+            "NATURAL": _units == "natural",
             "COMP_DTYPE": tl.float32 if _method == "segment" else tl.bfloat16,
+            "NATURAL_SCORES": _units == "natural-scores",
         },
         values_ptr="*fp16",
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .._problem import Precision
+from .._problem import AttentionProblem, Precision
 
 SCORE_OPTIONS = frozenset({"window", "softcap", "mask", "bias", "alibi"})
 """Every score option, see `AttentionProblem.score_options`."""
@@ -42,7 +42,7 @@ class TileConfig:
     segment: int = 1
     """Tiles of keys whose products are summed plainly before the sum is compensated."""
     natural_exp: bool = False
-    """Weights by exp instead of exp2; for 16-bit dtypes."""
+    """Weights by exp instead of exp2, whatever the options; for 16-bit dtypes."""
     core_loop: bool = True
     """One program a core, looping over tasks (NPU), instead of one program a task (GPU)."""
     chunk: int = 0
@@ -83,6 +83,19 @@ class TileConfig:
     def value_columns(self, size: int) -> int:
         """Columns of the tile that holds value vectors of `size` numbers."""
         return self.columns(max(size, self.least_values))
+
+    def natural_scores(self, problem: AttentionProblem) -> bool:
+        """Whether the softmax gets scores in natural units instead of log2 units.
+
+        What a bias or slopes are added to is not changed to log2 units afterwards: a large sum
+        would be rounded once more.
+        """
+        return self.natural_exp or problem.has_bias or problem.has_alibi
+
+    def natural(self, problem: AttentionProblem) -> bool:
+        """Whether the softmax's pivots are in natural units too; whole ones never are."""
+        whole = problem.dtype == torch.float32 or problem.precision == "high"
+        return self.natural_scores(problem) and not whole
 
     def compiler_options(self) -> dict[str, int | bool]:
         """Options of an upstream Triton launch; an Ascend compiler takes none of them."""

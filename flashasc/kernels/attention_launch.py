@@ -70,7 +70,7 @@ def kernel_constants(
         "SPLIT": problem.precision == "high",
         "SEGMENT": config.segment,
         "WITH_LSE": problem.with_lse,
-        "NATURAL": config.natural_exp,
+        "NATURAL": config.natural(problem),
         "COMP_DTYPE": tl.bfloat16 if config.comp_dtype == torch.bfloat16 else tl.float32,
         "DOT_PRECISION": config.dot_precision,
         "SPLIT_LOOP": config.split_loop,
@@ -212,9 +212,7 @@ def launch_attention_fwd(
     }
     within = [stride for x in (*heads, mask, bias) if x is not None for stride in x.stride()[2:]]
     wide = max(map(abs, within)) * 2 * max(config.block_m, config.block_n, 256) >= 2**31
-    # a bias and slopes are added in natural units, and the sum is changed to log2 units
-    late = problem.has_bias or problem.has_alibi
-    unit = 1.0 if config.natural_exp or late else LOG2E.value
+    unit = 1.0 if config.natural_scores(problem) else LOG2E.value
     cap = problem.softcap
     described = key_descriptors(k, v, problem, config, route)
     args = {

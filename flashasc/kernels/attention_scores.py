@@ -9,15 +9,15 @@ from blocks.constants import NEG_INF
 from blocks.gemm import dot
 from blocks.layout import load_spread
 from blocks.masking import causal, not_before, within
-from blocks.scores import distance, soft_cap, to_log2
+from blocks.scores import distance, soft_cap
 
 
 @triton.jit
 def scores_of(
     q, k, bias_ptr, stride_bias_m, stride_bias_n, slope, scale, cap,
     start_m, start_n, Sq, end, offs_m, diagonal,
-    BIAS: tl.constexpr, ALIBI: tl.constexpr, SOFTCAP: tl.constexpr, NATURAL: tl.constexpr,
-    DOT_PRECISION: tl.constexpr, WIDE: tl.constexpr,
+    BIAS: tl.constexpr, ALIBI: tl.constexpr, SOFTCAP: tl.constexpr, DOT_PRECISION: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
     """Scores [M, N] of a tile of queries and a tile of keys, before any key is hidden.
 
@@ -28,12 +28,12 @@ def scores_of(
         the rest: see `adjusted`.
 
     Returns:
-        [M, N] fp32, in the units that the softmax takes.
+        [M, N] fp32; see `adjusted`.
     """
     scores = dot(q, tl.trans(k), DOT_PRECISION) * scale
     return adjusted(
         scores, bias_ptr, stride_bias_m, stride_bias_n, slope, cap,
-        start_m, start_n, Sq, end, offs_m, diagonal, BIAS, ALIBI, SOFTCAP, NATURAL, WIDE,
+        start_m, start_n, Sq, end, offs_m, diagonal, BIAS, ALIBI, SOFTCAP, WIDE,
     )  # fmt: skip
 
 
@@ -41,24 +41,21 @@ def scores_of(
 def adjusted(
     scores, bias_ptr, stride_bias_m, stride_bias_n, slope, cap,
     start_m, start_n, Sq, end, offs_m, diagonal,
-    BIAS: tl.constexpr, ALIBI: tl.constexpr, SOFTCAP: tl.constexpr, NATURAL: tl.constexpr,
-    WIDE: tl.constexpr,
+    BIAS: tl.constexpr, ALIBI: tl.constexpr, SOFTCAP: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Scores [M, N] after the cap, the bias and the penalty on distance, in that order.
 
     Args:
-        scores: [M, N] fp32, scaled; with SOFTCAP as a share of the cap. With BIAS or ALIBI in
-            natural units, otherwise in those that the softmax takes.
+        scores: [M, N] fp32, scaled; with SOFTCAP as a share of the cap.
         bias_ptr: to [Sq, Sk] of fp16, bf16 or fp32, natural units; see `load_spread` for BIAS.
         slope: fp32, natural units.
-        cap: fp32, in the units of scores.
+        cap: fp32, in the units that scores are to have: natural ones with BIAS or ALIBI.
         start_m, start_n: first row and key of the tile.
         Sq, end: rows and keys from which on nothing is read.
         diagonal: query i is aligned with key i + diagonal.
-        NATURAL: the units that the softmax takes: natural or log2.
 
     Returns:
-        [M, N] fp32, in the units that the softmax takes.
+        [M, N] fp32, in the units of scores or cap.
     """
     if SOFTCAP:
         scores = soft_cap(scores, cap)
@@ -71,10 +68,6 @@ def adjusted(
     if ALIBI:
         offs_n = start_n + tl.arange(0, scores.shape[1])
         scores = scores - distance(offs_m, offs_n, diagonal) * slope
-    # changed to log2 units last: a bias or a slope times log2(e) would be rounded once more
-    if (BIAS != "none" or ALIBI) and not NATURAL:
-        # a bias of float32's lowest number stays finite: it hides nothing by itself
-        scores = to_log2(scores)
     return scores
 
 

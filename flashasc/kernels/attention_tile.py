@@ -58,7 +58,7 @@ def attend_tile(
     scores = scores_of(
         q, k, bias_ptr, stride_bias_m, stride_bias_n, slope, scale, cap,
         start_m, start_n, Sq, end, offs_m, diagonal,
-        BIAS, ALIBI, SOFTCAP, NATURAL, DOT_PRECISION, WIDE,
+        BIAS, ALIBI, SOFTCAP, DOT_PRECISION, WIDE,
     )  # [BLOCK_M, BLOCK_N]  # fmt: skip
     if BAND == "always":
         scores = banded(scores, start_n, end, offs_m, first, last, BOUND_LEFT, BOUND_RIGHT)
@@ -92,9 +92,11 @@ def attend_tile(
         if start_n // BLOCK_N % SEGMENT == 0:
             acc, acc_comp = fold_segment(acc, acc_comp, acc_pivot, pivot, WHOLE, NATURAL)
             acc_pivot = pivot
+    # scores to which something was added are in natural units
+    NATURAL_SCORES: tl.constexpr = (BIAS != "none" or ALIBI) and not NATURAL
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_update(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-        scores, v, METHOD, SPLIT, WITH_LSE, NATURAL, DOT_PRECISION, PAIRS,
+        scores, v, METHOD, SPLIT, WITH_LSE, NATURAL, DOT_PRECISION, PAIRS, NATURAL_SCORES,
     )  # fmt: skip
     if METHOD == "segment" and BAND == "branch":
         if start_n // BLOCK_N % SEGMENT == SEGMENT - 1:

@@ -79,7 +79,7 @@ def split_constants(
         "SPLIT": problem.precision == "high",
         "SEGMENT": config.segment,
         "WITH_LSE": problem.with_lse,
-        "NATURAL": config.natural_exp,
+        "NATURAL": config.natural(problem),
         "COMP_DTYPE": tl.bfloat16 if config.comp_dtype == torch.bfloat16 else tl.float32,
         "DOT_PRECISION": config.dot_precision,
         "SPLIT_LOOP": config.split_loop,
@@ -117,7 +117,7 @@ def merge_constants(
         "WHOLE": problem.precision == "high" or problem.dtype == torch.float32,
         "LOWERED": problem.dtype == torch.float16,
         "WITH_LSE": problem.with_lse,
-        "NATURAL": config.natural_exp,
+        "NATURAL": config.natural(problem),
         "WIDE": wide,
         # a GPU loads the next chunks' states ahead
         "STAGES": 1 if config.core_loop else 4,
@@ -193,8 +193,7 @@ def launch_attention_split(
         stride for x, dim in zip(heads, (1, 2, 2, 1), strict=True) for stride in x.stride()[dim:]
     ]
     wide = max(map(abs, within)) * 2 * max(config.block_n, 256) >= 2**31
-    natural = config.natural_exp or problem.has_alibi
-    unit = 1.0 if natural else LOG2E.value
+    unit = 1.0 if config.natural_scores(problem) else LOG2E.value
     cap = problem.softcap
     # States go to memory, unless no sequence has a second chunk. On Ascend they always do: with
     # the end of the work in the same kernel bishengir-compile 1.2.0 aborts.

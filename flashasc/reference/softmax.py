@@ -32,9 +32,9 @@ class State:
 
     def update(self, scores: Tensor, v_tile: Tensor) -> None:
         """Fold one tile of keys in; scores [..., M, N] are in natural units and are overwritten."""
-        candidate = scores.amax(-1)
+        top = candidate = scores.amax(-1)
         if not self.rounded:
-            candidate = _to_log2(candidate).ceil_()
+            candidate = _to_log2(top).ceil_()
         elif self.drop:
             # not from 2**24 on: there the difference is rounded, and weights may exceed 65504
             candidate = torch.where(candidate.abs() < 2.0**24, candidate - self.drop, candidate)
@@ -44,8 +44,11 @@ class State:
         rescale = rescale.exp_() if self.rounded else power_of_two(rescale)
         self.pivot = pivot
 
-        base = base[..., None]
-        weights = (scores.sub_(base) if self.rounded else _above(scores, base)).exp_()
+        if self.rounded:
+            weights = scores.sub_(base[..., None]).exp_()
+        else:
+            high, low = _natural_base(base, candidate, top)
+            weights = scores.sub_(high[..., None]).sub_(low[..., None]).exp_()
         factors = weights.to(self.dtype).to(weights.dtype) if self.rounded else weights
         summed = factors if self.compensated else weights
         self.row_sum = self._add(self.row_sum, rescale, summed.sum(-1))
@@ -120,7 +123,7 @@ def finalize(
     if sinks is not None:
         # relative to the pivot, like the weights; where a sink dwarfs them all it is inf, and
         # the output 0
-        weight = (_above(sinks, pivot, huge=False) if whole else sinks - pivot).exp()
+        weight = (_above(sinks, pivot) if whole else sinks - pivot).exp()
         divisor = divisor + weight.masked_fill(empty, 0.0)
         lse = torch.logaddexp(lse, sinks)
     out = (acc[0] + acc[1]) / torch.where(empty, 1.0, divisor)[..., None]
@@ -150,19 +153,29 @@ def _to_log2(x: Tensor) -> Tensor:
     return bounded.mul_(math.log2(math.e))
 
 
-def _above(x: Tensor, pivot: Tensor, *, huge: bool = True) -> Tensor:
+_LN2_HIGH = 177.0 / 256.0
+_LN2_LOW = math.log(2.0) - _LN2_HIGH
+
+
+def _above(x: Tensor, pivot: Tensor) -> Tensor:
     """How far natural scores lie above a whole pivot in log2 units, in natural units.
 
-    Where the pivot is of less than 17 bits, no difference is rounded but for the result: scores
-    times log2(e) would be, once more. See `blocks.scores.above`. Where it is so large that it was
-    rounded itself (and `huge` asks), those decide, so that the largest is at the pivot.
+    Where the pivot has no more than 16 bits, no difference is rounded but for the result: scores
+    times log2(e) would be, once more. See `blocks.scores.above`.
     """
-    high = 177.0 / 256.0
-    near = x.sub(pivot * high).sub_(pivot * (math.log(2.0) - high))
-    if not huge:
-        return near
-    far = x.mul(math.log2(math.e)).sub_(pivot).mul_(math.log(2.0))
-    return torch.where(pivot.abs() < 2.0**24, near, far)
+    return x.sub(pivot * _LN2_HIGH).sub_(pivot * _LN2_LOW)
+
+
+def _natural_base(base: Tensor, candidate: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
+    """What natural scores of a tile are to be subtracted from; see `blocks.scores.natural_base`."""
+    coarse = torch.where(base.abs() < 2.0**16, base, (base / 256).floor() * 256)
+    high = coarse * _LN2_HIGH
+    low = (base - coarse) * _LN2_HIGH + base * _LN2_LOW
+    # from where on every number is a whole one, and even
+    huge = base.abs() >= 4 / torch.finfo(base.dtype).eps
+    high = torch.where(huge, torch.where(candidate == base, top, base * math.log(2.0)), high)
+    low = low.masked_fill_(huge, 0.0)
+    return torch.maximum(high, (top - low) - 11.0), low
 
 
 def power_of_two(exponent: Tensor) -> Tensor:

@@ -30,12 +30,14 @@ class Variant:
     NATURAL: bool = False
     WITH_LSE: bool = True
     comp_dtype: torch.dtype = torch.float32
+    NATURAL_SCORES: bool = False
 
     def __str__(self) -> str:
         names = [str(self.dtype).removeprefix("torch."), self.METHOD]
         names += [f"of {self.SEGMENT}"] * (self.METHOD == "segment")
         names += ["split"] * self.SPLIT
         names += ["natural"] * self.NATURAL
+        names += ["natural scores"] * self.NATURAL_SCORES
         names += ["no LSE"] * (not self.WITH_LSE)
         names += ["bf16 comp"] * (self.comp_dtype == torch.bfloat16)
         return " ".join(names)
@@ -45,9 +47,14 @@ class Variant:
         """Whether the divisor is the sum of the weights as rounded to 16 bits."""
         return self.dtype != torch.float32 and self.METHOD != "plain" and not self.SPLIT
 
+    @property
+    def unit(self) -> float:
+        """A log2 unit in those of the scores that this variant takes."""
+        return LN2 if self.NATURAL or self.NATURAL_SCORES else 1.0
+
     def scores(self, scores: Tensor) -> Tensor:
-        """Scores in log2 units as this variant takes them, fp32."""
-        return scores * LN2 if self.NATURAL else scores
+        """Scores in log2 units (of any dtype) as this variant takes them, fp32."""
+        return (scores * self.unit).float()
 
     def run(
         self, device: Device, scores: Tensor, values: Tensor, parts: int = 0
@@ -66,7 +73,7 @@ class Variant:
         out, lse = device.run(
             attend_kernel, args, {"out_ptr": (rows, columns), "lse_ptr": (rows,)},
             M=rows, N=N, Dv=columns, METHOD=self.METHOD, SEGMENT=self.SEGMENT, SPLIT=self.SPLIT,
-            WITH_LSE=self.WITH_LSE, NATURAL=self.NATURAL,
+            WITH_LSE=self.WITH_LSE, NATURAL=self.NATURAL, NATURAL_SCORES=self.NATURAL_SCORES,
             COMP_DTYPE=tl.bfloat16 if self.comp_dtype == torch.bfloat16 else tl.float32,
             MERGE=parts > 0,
         )  # fmt: skip
@@ -88,7 +95,7 @@ class Exact:
     @classmethod
     def of(cls, scores: Tensor, values: Tensor, variant: Variant) -> Exact:
         """The answer to what `variant.run` is asked with the same scores and values."""
-        exact = variant.scores(scores).double() / (LN2 if variant.NATURAL else 1.0)
+        exact = variant.scores(scores).double() / variant.unit
         top = exact.amax(1, keepdim=True)
         top = torch.where(top == NEG_INF, 0.0, top)
         depth = top - exact

@@ -98,10 +98,12 @@ UPDATES: dict[str, Sequence[Arguments]] = {
 ONLINE: dict[str, Sequence[Arguments]] = {
     "test_hostile_rows": [(0,), (1,)],
     "test_the_error_does_not_grow_with_the_keys": [(0, 1.0)],
+    "test_natural_scores_of_any_size_lose_nothing": [(torch.float32,)],
 }
 SCORES: dict[str, Sequence[Arguments]] = {
     "test_log2_units": [()],
     "test_differences_of_natural_scores_to_log2_pivots_are_exact": [()],
+    "test_what_natural_scores_are_subtracted_from": [()],
     "test_a_sink_counts_in_the_sums_alone": [(40000.7, True, True, False)],
 }
 TESTS = {

@@ -288,5 +288,35 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "tl.where(distance > 11.0, 11.0, distance)",
         "distance",
     ),
+    "natural_base: high in one part": (
+        "scores.py",
+        "tl.where(tl.abs(base) < 2.0**16, base, tl.floor(base * (1 / 256)) * 256.0)",
+        "base",
+    ),
+    "natural_base: low in one part": (
+        "scores.py",
+        "tl.where(tl.abs(base) < 2.0**16, base, tl.floor(base * (1 / 256)) * 256.0)",
+        "tl.floor(base * (1 / 256)) * 256.0",
+    ),
+    "natural_base: a huge pivot as it is": (
+        "scores.py",
+        "tl.where(candidate == base, top, base * LN2)",
+        "base * LN2",
+    ),
+    "natural_base: any tile's own pivot": (
+        "scores.py",
+        "tl.where(candidate == base, top, base * LN2)",
+        "top",
+    ),
+    "natural_base: no upper end": (
+        "scores.py",
+        "tl.maximum(high, (top - low) - 11.0), low",
+        "high, low",
+    ),
+    "online_update: natural scores in log2 units": (
+        "softmax.py",
+        "weights = tl.exp((scores - high[:, None]) - low[:, None])",
+        "weights = exponential(to_log2(scores) - base[:, None], NATURAL)",
+    ),
     **GEMM_MUTANTS,
 }

@@ -50,8 +50,8 @@ SOFTMAX_MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "online_update: row maximum and inexact rescale": (
         "softmax.py",
-        "raise_pivot(pivot, candidate, WHOLE, NATURAL)\n\n    weights",
-        "raise_pivot(pivot, tl.max(scores, axis=1), False, NATURAL)\n\n    weights",
+        "raise_pivot(pivot, candidate, WHOLE, NATURAL)\n\n    if NATURAL_SCORES",
+        "raise_pivot(pivot, top, False, NATURAL)\n\n    if NATURAL_SCORES",
     ),
     "pivot_of: fp16 pivot not lowered": (
         "softmax.py",

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from softmax_kernels import load_state, store_state
 
-from blocks.scores import above, distance, soft_cap, to_log2
+from blocks.scores import above, distance, natural_base, soft_cap, to_log2
 from blocks.softmax import add_sink
 
 
@@ -33,6 +33,17 @@ def log2_kernel(x_ptr, pivot_ptr, log2_ptr, above_ptr, N: tl.constexpr):
     x = tl.load(x_ptr + offs)
     tl.store(log2_ptr + offs, to_log2(x))
     tl.store(above_ptr + offs, above(x, tl.load(pivot_ptr + offs)))
+
+
+@triton.jit
+def base_kernel(base_ptr, candidate_ptr, top_ptr, high_ptr, low_ptr, above_ptr, N: tl.constexpr):
+    """natural_base of [N], and how far the top is above it."""
+    offs = tl.arange(0, N)
+    top = tl.load(top_ptr + offs)
+    high, low = natural_base(tl.load(base_ptr + offs), tl.load(candidate_ptr + offs), top)
+    tl.store(high_ptr + offs, high)
+    tl.store(low_ptr + offs, low)
+    tl.store(above_ptr + offs, (top - high) - low)
 
 
 @triton.jit

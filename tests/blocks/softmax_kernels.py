@@ -124,6 +124,7 @@ def update_kernel(
     rows_ptr, acc_ptr, comp_ptr, scores_ptr, values_ptr, out_rows_ptr, out_acc_ptr, out_comp_ptr,
     M: tl.constexpr, N: tl.constexpr, Dv: tl.constexpr, METHOD: tl.constexpr,
     SPLIT: tl.constexpr, NATURAL: tl.constexpr, COMP_DTYPE: tl.constexpr,
+    NATURAL_SCORES: tl.constexpr = False,
 ):  # fmt: skip
     """One online_update of a given state by scores [M, N] and values [N, Dv]."""
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = load_state(
@@ -134,7 +135,7 @@ def update_kernel(
     values = tl.load(values_ptr + offs_n[:, None] * Dv + tl.arange(0, Dv)[None, :])
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_update(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-        scores, values, METHOD, SPLIT, True, NATURAL, "ieee",
+        scores, values, METHOD, SPLIT, True, NATURAL, "ieee", False, NATURAL_SCORES,
     )  # fmt: skip
     store_state(
         out_rows_ptr, out_acc_ptr, out_comp_ptr,
@@ -213,7 +214,7 @@ def attend_part(
     scores_ptr, values_ptr, begin, end, row_stride,
     M: tl.constexpr, N: tl.constexpr, Dv: tl.constexpr, METHOD: tl.constexpr,
     SEGMENT: tl.constexpr, SPLIT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
-    COMP_DTYPE: tl.constexpr,
+    COMP_DTYPE: tl.constexpr, NATURAL_SCORES: tl.constexpr,
 ):  # fmt: skip
     """State over the keys [begin, end), N at a time; METHOD "segment" folds every SEGMENT tiles."""
     offs_m = tl.arange(0, M)
@@ -230,7 +231,7 @@ def attend_part(
         )  # fmt: skip
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_update(
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-            scores, values, METHOD, SPLIT, WITH_LSE, NATURAL, "ieee",
+            scores, values, METHOD, SPLIT, WITH_LSE, NATURAL, "ieee", False, NATURAL_SCORES,
         )  # fmt: skip
         if METHOD == "segment":  # noqa: SIM102
             if start // N % SEGMENT == SEGMENT - 1:
@@ -246,7 +247,7 @@ def attend_kernel(
     scores_ptr, values_ptr, out_ptr, lse_ptr, parts, keys,
     M: tl.constexpr, N: tl.constexpr, Dv: tl.constexpr, METHOD: tl.constexpr,
     SEGMENT: tl.constexpr, SPLIT: tl.constexpr, WITH_LSE: tl.constexpr, NATURAL: tl.constexpr,
-    COMP_DTYPE: tl.constexpr, MERGE: tl.constexpr,
+    COMP_DTYPE: tl.constexpr, MERGE: tl.constexpr, NATURAL_SCORES: tl.constexpr = False,
 ):  # fmt: skip
     """Attention over parts * keys keys, given scores [M, parts * keys] and values, N at a time.
 
@@ -260,7 +261,7 @@ def attend_kernel(
         for part in range(0, parts):
             pivot_b, row_sum_b, row_comp_b, lse_sum_b, lse_comp_b, acc_b, acc_comp_b = attend_part(
                 scores_ptr, values_ptr, part * keys, part * keys + keys, parts * keys,
-                M, N, Dv, METHOD, SEGMENT, SPLIT, WITH_LSE, NATURAL, COMP_DTYPE,
+                M, N, Dv, METHOD, SEGMENT, SPLIT, WITH_LSE, NATURAL, COMP_DTYPE, NATURAL_SCORES,
             )  # fmt: skip
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_merge(
                 pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
@@ -270,7 +271,7 @@ def attend_kernel(
     else:
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = attend_part(
             scores_ptr, values_ptr, 0, parts * keys, parts * keys,
-            M, N, Dv, METHOD, SEGMENT, SPLIT, WITH_LSE, NATURAL, COMP_DTYPE,
+            M, N, Dv, METHOD, SEGMENT, SPLIT, WITH_LSE, NATURAL, COMP_DTYPE, NATURAL_SCORES,
         )  # fmt: skip
     SEPARATE_LSE: tl.constexpr = (WITH_LSE and METHOD != "plain") and not WHOLE
     LOWERED: tl.constexpr = values_ptr.dtype.element_ty == tl.float16

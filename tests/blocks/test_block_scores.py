@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import triton.language as tl
 from block_device import Device
 from hostile_numbers import U, normals, uniforms
-from scores_kernels import cap_kernel, distance_kernel, log2_kernel, sink_kernel
+from scores_kernels import base_kernel, cap_kernel, distance_kernel, log2_kernel, sink_kernel
 
 NEG_INF = -math.inf
 
@@ -73,6 +73,34 @@ def test_differences_of_natural_scores_to_log2_pivots_are_exact(device: Device) 
     assert (error <= U * (2 * exact.abs()[:248] + 2.0**-8 * pivot.abs()[:248])).all()
     assert above[248] == NEG_INF and above[249].isnan() and above[254:].tolist() == [7.5, x[255]]
     assert (above[251:254] <= 11).all()
+
+
+def test_what_natural_scores_are_subtracted_from(device: Device) -> None:
+    """A whole pivot in two parts; beyond those that are exact, what keeps some weight alive."""
+    base = torch.exp2(torch.linspace(0, 23.9, 240)).ceil() * torch.tensor([1.0, -1.0]).repeat(120)
+    top = (base.double() * math.log(2.0) - uniforms(240, seed=1) * 0.6).float()
+    # the pivot of this tile, of another, -14 in fp16 where it is rounded, without one, and infinite
+    huge = torch.tensor([3.4e38, 3.4e38, 2.0**30, 2.0**30, 2.0**24 + 2, 0.0, math.inf, -3.4e38])
+    tops = torch.tensor([2.35e38, 1e30, 7.4427e8, 7.4e8, 11629100.0, NEG_INF, math.inf, -3.4e38])
+    own = torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0]).bool()
+    spare = torch.zeros(8)
+    base, top = torch.cat([base, huge, spare]), torch.cat([top, tops, spare])
+    candidate = torch.where(torch.cat([torch.ones(240).bool(), own, spare.bool()]), base, NEG_INF)
+    high, low, above = device.run(
+        base_kernel, {"base_ptr": base, "candidate_ptr": candidate, "top_ptr": top},
+        dict.fromkeys(("high_ptr", "low_ptr", "above_ptr"), (256,)), N=256,
+    )  # fmt: skip
+    exact = base.double() * math.log(2.0)
+    # ln 2 is rounded in its low part, and so is the product with it; where the pivot has more than
+    # 16 bits their sum with the rest of it too
+    lost = U * (2.0**-8 * base.abs() + torch.where(base.abs() < 2.0**16, 0.0, low.abs()))
+    assert ((high.double() + low - exact).abs() <= lost)[:240].all()
+    assert ((above - (top - exact)).abs() <= lost + U * (top - exact).abs())[:240].all()
+    assert high[240] == top[240] and high[242] == top[242] and high[246:248].equal(top[246:248])
+    assert above[240] == above[242] == above[247] == 0
+    assert above[241] == NEG_INF or above[241] < -1e30
+    assert -1e7 < above[243] < 0
+    assert above[244] <= 11 and above[245] == NEG_INF
 
 
 @pytest.mark.parametrize(

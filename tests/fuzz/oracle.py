@@ -47,9 +47,8 @@ def expected(
         order: adds up one by one: the columns of each score in an order of its own, weights and
             weighted values in that of the keys. What a library does depends on where in its tiles
             a key lies: equal keys need not have equal scores, and an order common to all keys would
-            hide what that costs. What a bias or slopes were added to is taken to log2 units, as in
-            FlashAttention. Nor are weights relative to the largest score, which makes those of
-            equal keys 1, and their sums exact.
+            hide what that costs. Nor are weights relative to the largest score, which makes those
+            of equal keys 1, and their sums exact.
         weights_as: round weights to this dtype before the second product, but not their sum, as
             FlashAttention does.
 
@@ -146,8 +145,6 @@ def _scores(
     if options.get("alibi_slopes") is not None:
         slopes = options["alibi_slopes"].to(wide)[..., None, None]
         joined = joined - slopes * ahead.abs().to(wide)
-    if order is not None and {"bias", "alibi_slopes"} & options.keys():
-        joined = joined * math.log2(math.e) * math.log(2.0)
     return joined.to(scores.dtype)
 
 
