@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterable
 
 import torch
 
-from tests.fuzz.calls import draw
+from tests.fuzz.calls import CALLS_PER_MOULD, draw, places
 from tests.fuzz.judge import ROUTES, check_call
 
 
@@ -18,6 +19,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--budget", type=int, default=1000, help="how many calls")
     parser.add_argument("--start", type=int, default=0, help="number of the first call")
+    parser.add_argument(
+        "--moulds", type=int, help="spread the calls over so many specialisations, instead of "
+        f"{CALLS_PER_MOULD} calls for each"
+    )  # fmt: skip
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after this time")
     parser.add_argument("--only", type=int, help="one call, shown in full")
     arguments = parser.parse_args()
@@ -32,7 +37,12 @@ def main() -> int:
         check_call(arguments.route, arguments.seed, arguments.only)
         return 0
     began, wrong, done = time.monotonic(), 0, 0
-    for number in range(arguments.start, arguments.start + arguments.budget):
+    numbers: Iterable[int] = range(arguments.start, arguments.start + arguments.budget)
+    if arguments.moulds:
+        # a mould has so many calls, and the next one's come after them
+        moulds = max(arguments.moulds, -(-arguments.budget // CALLS_PER_MOULD))
+        numbers = (arguments.start + place for place in places(arguments.budget, moulds))
+    for number in numbers:
         try:
             check_call(arguments.route, arguments.seed, number)
         except AssertionError as error:
@@ -40,7 +50,7 @@ def main() -> int:
             print(error, flush=True)
         done += 1
         spent = time.monotonic() - began
-        if done % 1000 == 0 or number + 1 == arguments.start + arguments.budget:
+        if done % 1000 == 0 or done == arguments.budget:
             rate = done / spent * 60
             print(f"{done} calls, {wrong} wrong, {rate:.0f} a minute", flush=True)
         if spent > arguments.seconds:
