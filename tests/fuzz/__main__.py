@@ -36,7 +36,7 @@ def main() -> int:
             print(f"{name}: {shown}")
         check_call(arguments.route, arguments.seed, arguments.only)
         return 0
-    began, wrong, done = time.monotonic(), 0, 0
+    began, told, wrong, done = time.monotonic(), 0.0, 0, 0
     numbers: Iterable[int] = range(arguments.start, arguments.start + arguments.budget)
     if arguments.moulds:
         # a mould has so many calls, and the next one's come after them
@@ -50,7 +50,8 @@ def main() -> int:
             print(error, flush=True)
         done += 1
         spent = time.monotonic() - began
-        if done % 1000 == 0 or done == arguments.budget:
+        if done % 1000 == 0 or done == arguments.budget or spent > told + 60:
+            told = spent
             rate = done / spent * 60
             print(f"{done} calls, {wrong} wrong, {rate:.0f} a minute", flush=True)
         if spent > arguments.seconds:
