@@ -53,6 +53,10 @@ def row_total(acc, comp, METHOD: tl.constexpr):
         (total, comp): [M] fp32; what they stand for is total + comp. comp is 0 where METHOD is
         "plain", and where total is not finite.
     """
+    tl.static_assert(
+        (METHOD == "plain" or METHOD == "kahan") or METHOD == "sum2",
+        "METHOD is 'plain', 'kahan' or 'sum2'",
+    )
     if METHOD == "plain":
         total = tl.sum(acc, axis=1)
         error = tl.zeros_like(total)

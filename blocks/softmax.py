@@ -48,6 +48,10 @@ def online_init(BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr, COMP_DTYPE: tl.co
     Returns:
         The seven tiles of the state, see the module's docstring.
     """
+    tl.static_assert(
+        COMP_DTYPE == tl.float32 or COMP_DTYPE == tl.bfloat16,
+        "COMP_DTYPE is tl.float32 or tl.bfloat16",
+    )
     pivot = tl.full((BLOCK_M,), NEG_INF, tl.float32)
     zero_row = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, BLOCK_DV), tl.float32)
@@ -124,11 +128,15 @@ def add_weights(total, comp, rescale, weights, METHOD: tl.constexpr):
     Args:
         total, comp, rescale: [M] fp32.
         weights: [M, N] fp32.
-        METHOD: "plain" or "kahan".
+        METHOD: "plain", or compensated: "kahan" and "segment", which differ for products alone.
 
     Returns:
-        (total, comp): [M] fp32.
+        (total, comp): [M] fp32. "plain" returns comp as it came and never reads it.
     """
+    tl.static_assert(
+        (METHOD == "plain" or METHOD == "kahan") or METHOD == "segment",
+        "METHOD is 'plain', 'kahan' or 'segment'",
+    )
     tile_sum = tl.sum(weights, axis=1)
     if METHOD == "plain":
         total = total * rescale + tile_sum

@@ -39,6 +39,9 @@ def split(x, DTYPE: tl.constexpr):
 
     Source: Dekker, Numerische Mathematik 18 (1971), 224-242: each difference is exact.
     """
+    tl.static_assert(
+        DTYPE == tl.float16 or DTYPE == tl.bfloat16, "DTYPE is tl.float16 or tl.bfloat16"
+    )
     SCALE: tl.constexpr = FP16_PART_SCALE if DTYPE == tl.float16 else 1.0
     first = x.to(DTYPE)
     rest = (x - first.to(tl.float32)) * SCALE
@@ -62,6 +65,9 @@ def split_left(x, DTYPE: tl.constexpr):
         (first, first, first, second, second, third): [...] DTYPE. Only the first of each is right
         where x is not finite.
     """
+    tl.static_assert(
+        DTYPE == tl.float16 or DTYPE == tl.bfloat16, "DTYPE is tl.float16 or tl.bfloat16"
+    )
     SCALE: tl.constexpr = FP16_PART_SCALE if DTYPE == tl.float16 else 1.0
     first = x.to(DTYPE)
     rest = x - first.to(tl.float32)
@@ -88,6 +94,10 @@ def split_dot_add(a, b, start, PRODUCT: tl.constexpr):
     Returns:
         [M, N] fp32. Infinite factors and NaN give what a @ b gives.
     """
+    tl.static_assert(
+        (PRODUCT == "bf16x3" or PRODUCT == "bf16x6") or (PRODUCT == "fp16x3" or PRODUCT == "fp16x6"),
+        "PRODUCT is 'bf16x3', 'bf16x6', 'fp16x3' or 'fp16x6'",
+    )
     DTYPE: tl.constexpr = (
         tl.float16 if (PRODUCT == "fp16x3" or PRODUCT == "fp16x6") else tl.bfloat16
     )

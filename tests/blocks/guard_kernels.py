@@ -5,10 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blocks.gemm import dot, dot_add, gemm_tile, product_add
+from blocks.gemm import accumulate_product, dot, dot_add, gemm_tile, product_add
 from blocks.layout import load_spread
-from blocks.reduce import accumulate
-from blocks.softmax import online_init, online_update, raise_pivot
+from blocks.reduce import accumulate, row_total
+from blocks.softmax import add_weights, online_init, online_update, raise_pivot
+from blocks.splits import split, split_dot_add, split_left
 
 
 @triton.jit
@@ -53,14 +54,35 @@ def guarded_product(
 
 @triton.jit
 def guarded_method(x_ptr, out_ptr, WHAT: tl.constexpr, METHOD: tl.constexpr):
-    """gemm_tile, accumulate or load_spread of [16, 16] numbers, by a METHOD."""
+    """A block on zeros, [16] or [16, 16], by a METHOD: what it calls that is another matter."""
+    row = tl.zeros((16,), tl.float32)
+    tile = tl.zeros((16, 16), tl.float32)
     if WHAT == "gemm_tile":
         acc, _comp = gemm_tile(x_ptr, x_ptr, 0, 0, 0, 16, 16, 16, 16, 1, 16, 1, 16, 16, 16, METHOD)
         out = tl.sum(acc, axis=1)
+    elif WHAT == "accumulate_product":
+        acc, _comp = accumulate_product(tile, tile, tile, tile, METHOD, "ieee")
+        out = tl.sum(acc, axis=1)
     elif WHAT == "accumulate":
-        zeros = tl.zeros((16,), tl.float32)
-        out, _comp = accumulate(zeros, zeros, zeros, METHOD)
+        out, _comp = accumulate(row, row, row, METHOD)
+    elif WHAT == "row_total":
+        out, _comp = row_total(tile, tile, METHOD)
+    elif WHAT == "add_weights":
+        out, _comp = add_weights(row, row, row, tile, METHOD)
+    elif WHAT == "online_init":
+        out, _1, _2, _3, _4, _5, _6 = online_init(16, 16, METHOD)
+    elif WHAT == "split":
+        first, _second, _third = split(row, METHOD)
+        out = first.to(tl.float32)
+    elif WHAT == "split_left":
+        first, _1, _2, _3, _4, _5 = split_left(row, METHOD)
+        out = first.to(tl.float32)
+    elif WHAT == "split_dot_add":
+        out = tl.sum(split_dot_add(tile, tile, tile, METHOD), axis=1)
+    elif WHAT == "product_add":
+        out = tl.sum(product_add(tile, tile, tile, METHOD), axis=1)
     else:
+        tl.static_assert(WHAT == "load_spread", "WHAT is a block that is called here")
         spread = load_spread(x_ptr, 0, 16, 0, 16, 16, 1, METHOD, 16, 16, False)
         out = tl.sum(tl.broadcast_to(spread, (16, 16)), axis=1)
     tl.store(out_ptr + tl.arange(0, 16), out)

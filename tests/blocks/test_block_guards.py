@@ -86,14 +86,27 @@ def test_16_bit_factors_are_not_split() -> None:
     assert "only fp32 factors are split" in said
 
 
-@pytest.mark.parametrize(
-    "what, message",
-    [
-        ("gemm_tile", "METHOD is plain or kahan"),
-        ("accumulate", "METHOD is plain, kahan or sum2"),
-        ("load_spread", "SPREAD is full, columns, rows or one"),
-    ],
-)
-def test_names_that_mean_nothing_are_refused(what: str, message: str) -> None:
-    said = refusal(guarded_method, x_ptr=torch.zeros(16, 16), WHAT=what, METHOD="both")
-    assert message in said
+NAMES: dict[str, tuple[Any, Any, str]] = {
+    # block: a name it takes, one that it does not, what it says
+    "gemm_tile": ("kahan", "both", "METHOD is plain or kahan"),
+    "accumulate_product": ("kahan", "segment", "METHOD is plain or kahan"),
+    "accumulate": ("sum2", "both", "METHOD is plain, kahan or sum2"),
+    "row_total": ("sum2", "both", "METHOD is plain, kahan or sum2"),
+    "add_weights": ("segment", "sum2", "METHOD is plain, kahan or segment"),
+    "load_spread": ("rows", "both", "SPREAD is full, columns, rows or one"),
+    "online_init": (tl.bfloat16, tl.float16, "COMP_DTYPE is tl.float32 or tl.bfloat16"),
+    "split": (tl.float16, tl.float32, "DTYPE is tl.float16 or tl.bfloat16"),
+    "split_left": (tl.bfloat16, tl.float32, "DTYPE is tl.float16 or tl.bfloat16"),
+    "split_dot_add": ("fp16x6", "bf16x9", "PRODUCT is bf16x3, bf16x6, fp16x3 or fp16x6"),
+    # said by Triton, of which products there are on its target
+    "product_add": ("ieee", "bf16x9", "input_precision must be one of"),
+}
+
+
+@pytest.mark.parametrize("what", NAMES)
+def test_names_that_mean_nothing_are_refused(what: str) -> None:
+    known, unknown, message = NAMES[what]
+    x = torch.zeros(16, 16)
+    first = -torch.inf if what == "online_init" else 0.0
+    assert (run(guarded_method, x_ptr=x, WHAT=what, METHOD=known) == first).all()
+    assert message in refusal(guarded_method, x_ptr=x, WHAT=what, METHOD=unknown)
