@@ -27,7 +27,7 @@ from flashasc._configs import GemmTile, choose_gemm
 from flashasc._gemm_problem import GemmProblem, gemm_problem
 from flashasc._target import target_of
 
-from .gpu_time import precompile
+from .compile_ahead import precompile
 from .machine import facts
 
 # block_m, block_n, block_k, num_warps, num_stages

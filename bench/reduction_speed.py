@@ -3,10 +3,10 @@
     python -m bench.reduction_speed [--tune] [--output FILE]
 
 Each case is checked against float64 first: what is wrong is not timed. Times are a GPU's own, see
-`bench.gpu_time.gpu_time`; beside them stands how long the host takes to start a call. A copy moves
-as many bytes as it reads and writes; a sum's are those it reads, a norm's those it reads and
-writes; each is compared with a copy of its input. --tune times the candidates of
-`bench.reduction_tiles` for some cases, not the rows of the tile tables.
+`bench.timing`; beside them stands how long the host takes to start a call. A copy moves as many
+bytes as it reads and writes; a sum's are those it reads, a norm's those it reads and writes; each
+is compared with a copy of its input. --tune times the candidates of `bench.reduction_tiles` for
+some cases, not the rows of the tile tables.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from torch import Tensor
 
 from flashasc import ops
 
-from .gpu_time import gpu_time, host_seconds, precompile
+from .compile_ahead import precompile
+from .host_time import host_time
 from .machine import facts
 from .reduction_tiles import tuned
+from .timing import REPEATS, median_time
 
 SUMMED = 10**9
 HIDDEN = 8192
@@ -37,6 +39,8 @@ TUNED = (
     "layer_norm",
     "softmax",
 )
+STARTED = 10
+"""Calls started one after another, and how often, to see how long the host takes."""
 _WIDTH = 76
 
 
@@ -211,9 +215,9 @@ def _measured(cases: list[Case]) -> list[dict[str, Any]]:
             if not excess <= 1:
                 record["failed"] = f"wrong: {excess:.3g} times the error allowed; not timed"
             else:
-                seconds, record["timed_by"] = gpu_time(case.run)
-                record["milliseconds"] = seconds * 1e3
-                record["host_microseconds"] = host_seconds(case.run) * 1e6
+                record["milliseconds"] = median_time(case.run, REPEATS["cuda"]) * 1e3
+                host = host_time(case.run, "cuda", calls=STARTED, rounds=STARTED)
+                record["host_microseconds"] = host * 1e6
         except Exception as failure:
             # out of registers or shared memory: another candidate may do
             record["failed"] = str(failure).splitlines()[0]
@@ -225,8 +229,7 @@ def _measured(cases: list[Case]) -> list[dict[str, Any]]:
         print(
             f"{case.name:<{_WIDTH}} {record['milliseconds']:7.3f} ms "
             f"{record['gb_per_s']:6.0f} GB/s "
-            f"{record['of_copy']:6.1%} of a copy; {record['timed_by']:<6} "
-            f"host {record['host_microseconds']:5.0f} us",
+            f"{record['of_copy']:6.1%} of a copy; host {record['host_microseconds']:5.0f} us",
             flush=True,
         )
     return records

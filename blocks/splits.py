@@ -95,7 +95,8 @@ def split_dot_add(a, b, start, PRODUCT: tl.constexpr):
         [M, N] fp32. Infinite factors and NaN give what a @ b gives.
     """
     tl.static_assert(
-        (PRODUCT == "bf16x3" or PRODUCT == "bf16x6") or (PRODUCT == "fp16x3" or PRODUCT == "fp16x6"),
+        (PRODUCT == "bf16x3" or PRODUCT == "bf16x6")
+        or (PRODUCT == "fp16x3" or PRODUCT == "fp16x6"),
         "PRODUCT is 'bf16x3', 'bf16x6', 'fp16x3' or 'fp16x6'",
     )
     DTYPE: tl.constexpr = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from copy import copy
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -19,13 +19,14 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
+from ._target import current
+
 Value = TypeVar("Value")
 _LIMIT = 1024
 """Calls remembered by each memo; the oldest are forgotten first."""
 _PLAIN = (Tensor, torch.nn.Parameter)
 _SCALARS = frozenset({type(None), bool, int, float, str, torch.dtype})
 _OPTIONS = _SCALARS | {tuple}
-_HERE = nullcontext()
 _SCRATCH = ("rows_ptr", "acc_ptr")
 """Memory that a launcher allocates for its own kernels: new for each call."""
 
@@ -231,8 +232,7 @@ class Repeat(NamedTuple):
             tensors[name] = torch.empty(shape, dtype=dtype, device=device)
         for name, value in self.fill.items():
             tensors[name].fill_(value)
-        elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
-        with torch.cuda.device(device) if elsewhere else _HERE:
+        with current(device):
             for launch in self.launches:
                 launch(tensors)
         return tensors

@@ -75,7 +75,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "_arguments": {"_validate", "_problem"},
     "_validate": {"_problem", "_gemm_problem"},
-    "_repeat": set(),
+    "_repeat": {"_target"},
     "_ops": {"_repeat", "_dispatch", "_problem", "reference", "kernels"},
     "_decode_ops": {"_repeat", "_dispatch", "_problem", "reference", "kernels"},
     "_states": {"_ops", "_dispatch", "_target", "_problem", "reference", "kernels"},

@@ -10,6 +10,7 @@ import torch
 from .. import native
 from .._interpreter import apply as cure_interpreter
 from .._repeat import Launch, record
+from .._target import current
 
 Route = Literal["device", "native", "interpreter"]
 
@@ -39,8 +40,7 @@ def launch(
     """
     match route:
         case "device":
-            # Triton launches on the current device, which need not be the tensors' own
-            with getattr(torch, device.type).device(device):
+            with current(device):
                 compiled = kernel[(programs,)](**args, **constants, **options)
                 record(lambda: _launch(kernel, compiled, programs, {**args, **constants}, device))
         case "native":

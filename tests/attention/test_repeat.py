@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import flashasc
-from flashasc import _decode_ops, _ops, _repeat
+from flashasc import _decode_ops, _ops, _repeat, _target
 from flashasc._repeat import Launch, Memo
 from flashasc.testing import Case, normal
 from tests.attention.routes import Route
@@ -282,3 +282,16 @@ def test_a_memo_forgets_the_oldest() -> None:
     memo.keep([1], 1)
     memo.keep((11,), 12)
     assert memo.get((10,)) == 10, "what is not kept takes nothing's place"
+
+
+def test_a_card_is_made_the_current_one_only_where_it_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Triton launches on the current one, whichever the tensors are on."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    elsewhere = _target.current(torch.device("cuda:0"))
+    assert isinstance(elsewhere, torch.cuda.device) and elsewhere.idx == 0
+    for place in ("cuda:1", "cpu"):
+        with _target.current(torch.device(place)):
+            assert torch.cuda.current_device() == 1
+        assert not isinstance(_target.current(torch.device(place)), torch.cuda.device)
