@@ -38,6 +38,7 @@ FP16_PIVOT_FACTOR = tl.constexpr(2.0**-14)
 
 FP16_PIVOT_DROP_END = tl.constexpr(2.0**24)
 """Row maxima of this size or more keep their pivot: fp32 numbers lie too far apart to lower it."""
+
 IEEE = tl.constexpr("ieee")
 """Products that lose nothing of their factors: a default, which as a bare string upstream Triton
 does not take."""

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from .layout import advance, clamped, load_tile
+from .layout import advance, clamped, load_tile, tile_offsets
 
 
 @triton.jit
@@ -59,7 +59,7 @@ def load_paged_tile(
         found = tl.load(table_ptr + rows // PAGE, mask=rows < row_end, other=0)
         found = tl.minimum(tl.maximum(found, 0), pages - 1).to(tl.int64)
         start = found * stride_page + (rows % PAGE) * tl.cast(stride_row, tl.int64)
-        pointers = ptr + start[:, None] + cols * stride_col
+        pointers = ptr + start[:, None] + tile_offsets(0, stride_col, 1, BLOCK_COLS, WIDE)
         tile = tl.load(pointers, mask=mask_row[:, None] & (cols < COLS), other=0.0)
     return tile
 

@@ -1,4 +1,4 @@
-"""What blocks.layout gathers: a block, rows that lie in pages, heads of a row, numbers."""
+"""Blocks that gather: a block, rows that lie in pages, heads of a row, numbers."""
 
 from __future__ import annotations
 
@@ -84,15 +84,23 @@ def test_rows_in_pages(fast_device: Device, page: int) -> None:
     assert torch.equal(found, expected_rows(whole, (16, 0, 32), COLS))
 
 
+@pytest.mark.parametrize("far", ["rows", "columns"])
 @pytest.mark.parametrize("page", [32, 8])
-def test_pages_across_more_than_32_bits(fast_device: Device, tmp_path: Path, page: int) -> None:
-    """The last row of a page is 2**31 elements from its first."""
+def test_pages_across_more_than_32_bits(
+    fast_device: Device, tmp_path: Path, page: int, far: str
+) -> None:
+    """The last row of a page, or the last column, is 2**31 elements from its first."""
     if fast_device.route == "gpu":
         pytest.skip("needs 80 GiB of GPU memory")
-    stride_row = 2**31 // (page - 1) + 64
-    stride_page = stride_row * page + 64
-    memory = sparse(tmp_path / "sparse", PAGES * stride_page)
-    x = memory.as_strided((PAGES, page, COLS), (stride_page, stride_row, 1))
+    if far == "rows":
+        stride_row, stride_col = 2**31 // (page - 1) + 64, 1
+        stride_page = stride_row * page + 64
+    else:
+        stride_row, stride_col, stride_page = 1, 2**31 // (COLS - 1) + 64, page
+    size = PAGES * stride_page + page * stride_row + COLS * stride_col
+    x = sparse(tmp_path / "sparse", size).as_strided(
+        (PAGES, page, COLS), (stride_page, stride_row, stride_col)
+    )
     x.copy_(normals(PAGES, page, COLS, seed=3))
     for span in [(16, 0, 64), (32, 35, 41), (48, 0, 64)]:
         found = load_pages(fast_device, x, span, cols=COLS, wide=True)
