@@ -220,7 +220,9 @@ def gemm_tile(
                 CHECK_M, CHECK_N, CHECK_K, WIDE, A_BY_COLUMNS, B_BY_COLUMNS,
             )  # fmt: skip
             if METHOD == "kahan":
-                if (k - begin_k) // BLOCK_K % SEGMENT == SEGMENT - 1:
+                # the last segment is folded behind the loop, whether it is whole or not
+                ends = (k - begin_k) // BLOCK_K % SEGMENT == SEGMENT - 1
+                if ends & (k + BLOCK_K < stop):
                     acc, part = fold(acc, part)
         if METHOD == "kahan":
             acc, comp = fold(acc, part)
