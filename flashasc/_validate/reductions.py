@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
@@ -16,6 +15,7 @@ from .tensors import floating, strided
 
 Compensated: TypeAlias = bool | Literal["auto", "sum2"]
 IMPLS = ("auto", "triton", "reference")
+_MOST = torch.finfo(torch.float64).max
 
 
 def validate_input(name: str, x: Any) -> None:
@@ -48,7 +48,7 @@ def dims_of(dim: Any, x: Tensor, *, none: bool = True) -> tuple[int, ...]:
     given = (dim,) if _is_int(dim) else dim
     if not isinstance(given, Sequence) or isinstance(given, str) or not all(map(_is_int, given)):
         raise TypeError(f"dim must be {expected}; got {type(dim).__name__} {dim!r}")
-    if not none and len(given) != 1:
+    if not none and not _is_int(dim):
         raise TypeError(f"dim must be {expected}; got {dim!r}")
     if not given:
         # as in torch
@@ -108,17 +108,21 @@ def correction_of(correction: Any) -> float:
         raise TypeError(
             f"correction must be a number; got {type(correction).__name__} {correction!r}"
         )
-    if not math.isfinite(correction):
+    # compared as given: an int may be too large to become a float
+    value: Any = correction
+    if not -_MOST <= value <= _MOST:
         raise ValueError(f"correction must be finite; got {_short(correction)}")
-    return float(correction)
+    return float(value)
 
 
-def eps_of(eps: Any, default: float) -> float:
-    """What is added to a mean square."""
+def eps_of(eps: Any, default: float | None) -> float:
+    """What is added to a mean square; None stands for the default, where there is one."""
     if eps is None:
+        if default is None:
+            raise TypeError("eps must be a number; got None")
         return default
     value = _number("eps", eps, "Pass eps.item()")
-    if not 0 <= value < math.inf:
+    if not 0 <= value <= _MOST:
         raise ValueError(f"eps must be 0 or more and finite; got {_short(eps)}")
     return float(value)
 

@@ -105,7 +105,8 @@ def layer_norm(
 ) -> Tensor:
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimensions.
 
-    The variance is taken in two passes: it does not cancel, however large the mean.
+    The variance is taken in two passes: it does not cancel, however large the mean. A row whose sum
+    overflows float32 has no mean there, and is NaN.
 
     Args:
         x, compensated, out_dtype, impl: see `flashasc.ops.sum`.
@@ -123,7 +124,7 @@ def layer_norm(
     dims = normalized_dims(normalized_shape, x)
     affine("weight", weight, x, dims)
     affine("bias", bias, x, dims)
-    added = eps_of(eps, 1e-5)
+    added = eps_of(eps, None)
     return _normalize("layer_norm", x, weight, bias, dims, added, compensated, out_dtype, impl)
 
 

@@ -12,6 +12,7 @@ from .._configs import GemmTile
 from .._dispatch import Impl, Plan
 from .._gemm_problem import Activation, Product
 from .._validate import validate_bmm, validate_linear, validate_matmul
+from .._validate.products import Choices
 from ._gemm_op import Call, gemm
 
 __all__ = ["bmm", "explain", "linear", "matmul"]
@@ -63,9 +64,7 @@ def matmul(
     a, b = autocast(a), autocast(b)
     choices = validate_matmul(a, b, compensated, product, out_dtype, impl)
     left, right = _matrices(a, b)
-    out: Tensor = gemm(
-        left, right, None, None, None, _flag(choices.compensated), product, choices.out_dtype, impl
-    )
+    out: Tensor = gemm(left, right, None, None, None, *_options(choices))
     if right.dim() == 2:
         out = out.reshape(*a.shape[:-1] if a.dim() > 1 else (1,), right.shape[-1])
     if b.dim() == 1:
@@ -97,9 +96,7 @@ def bmm(
     """
     a, b = autocast(a), autocast(b)
     choices = validate_bmm(a, b, compensated, product, out_dtype, impl)
-    out: Tensor = gemm(
-        a, b, None, None, None, _flag(choices.compensated), product, choices.out_dtype, impl
-    )
+    out: Tensor = gemm(a, b, None, None, None, *_options(choices))
     return out
 
 
@@ -144,10 +141,7 @@ def linear(
         bias,
         residual,
         activation,
-        _flag(choices.compensated),
-        product,
-        choices.out_dtype,
-        impl,
+        *_options(choices),
     )
     return out.reshape(shape)
 
@@ -176,8 +170,7 @@ def explain(
     a, b = autocast(a), autocast(b)
     choices = validate_matmul(a, b, compensated, product, out_dtype, impl)
     left, right = _matrices(a, b)
-    flag = _flag(choices.compensated)
-    return Call(left, right, None, None, None, flag, product, choices.out_dtype, impl).plan()
+    return Call(left, right, None, None, None, *_options(choices)).plan()
 
 
 def _matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,5 +179,7 @@ def _matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return (left.flatten(0, -2) if right.dim() == 2 else left), right
 
 
-def _flag(compensated: Compensated) -> bool | None:
-    return None if compensated == "auto" else bool(compensated)
+def _options(choices: Choices) -> tuple[bool | None, Product, torch.dtype, Impl]:
+    """The last arguments of the operator."""
+    compensated = None if choices.compensated == "auto" else choices.compensated
+    return compensated, choices.product, choices.out_dtype, choices.impl

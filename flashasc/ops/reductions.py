@@ -62,7 +62,8 @@ def sum(
     Gradients and second derivatives are PyTorch operations. The same call gives the same bits, and
     a row's do not depend on how many rows there are: sums that need several programs are cut at
     places that depend on a row's length alone, and put together in one order. A tensor that does
-    not fold into two dimensions to keep and two to reduce is copied first.
+    not fold into two dimensions to keep and two to reduce is copied first. Autocast changes
+    nothing: sums are float32 anyway, and what they are rounded to is for out_dtype to say.
     """
     return _reduce("sum", x, dim, keepdim, compensated, out_dtype, impl)
 
@@ -101,7 +102,8 @@ def var(
             variance of a whole population.
 
     Returns:
-        The variances. NaN over no numbers, and over one where correction is 1.
+        The variances. NaN over no numbers, over one where correction is 1, and where the sum of
+        the numbers overflows float32, so that they have no mean there.
 
     Raises:
         As `sum`.

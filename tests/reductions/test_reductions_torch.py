@@ -165,13 +165,16 @@ X = torch.ones(2, 3)
         (lambda: ops.sum(X.double(), impl="triton"), NotImplementedError, "float64"),
         (lambda: ops.sum(X.to_sparse()), TypeError, "strided"),
         (lambda: ops.var(X, correction=math.nan), ValueError, "correction must be finite"),
+        (lambda: ops.var(X, correction=10**400), ValueError, "correction must be finite"),
         (lambda: ops.var(X, correction=X[0, 0]), TypeError, "correction.item()"),
         (lambda: ops.softmax(X, (0, 1)), TypeError, "dim must be an int"),
         (lambda: ops.softmax(X, None), TypeError, "dim must be an int"),
+        (lambda: ops.softmax(X, (1,)), TypeError, "dim must be an int"),  # type: ignore[arg-type]
         (lambda: ops.rms_norm(X, 4), ValueError, r"last sizes of x, \(2, 3\); got \(4,\)"),
         (lambda: ops.rms_norm(X, ()), ValueError, "at least one dimension"),
         (lambda: ops.rms_norm(X, 3, torch.ones(2)), ValueError, "weight must have the normalised"),
         (lambda: ops.rms_norm(X, 3, eps=-1.0), ValueError, "eps must be 0 or more"),
+        (lambda: ops.layer_norm(X, 3, eps=None), TypeError, "eps must be a number; got None"),  # type: ignore[arg-type]
         (lambda: ops.layer_norm(X, 3, None, torch.ones(3).double()), TypeError, "bias must not be"),
         (lambda: ops.layer_norm(X, 3, torch.ones(3, device="meta")), ValueError, "x's device"),
     ],
