@@ -139,8 +139,8 @@ def _gradient(ctx: Any, grad: Tensor) -> Tensor:
             factor = 2.0 / divisor if (divisor := max(length - ctx.correction, 0.0)) else math.nan
             result = grad * factor * centred(x, tuple(dims))
         case "norm":
-            # 0 where the norm has a corner, as in torch
-            result = grad * x / torch.where(output == 0, 1.0, output)
+            # 0 where the norm has a corner, as in torch; the quotient first, which is 1 at most
+            result = grad * (x / torch.where(output == 0, 1.0, output))
         case "logsumexp":
             # not the output: 16 bits of it are too few for an exponent
             result = grad * (x - x.logsumexp(dims, keepdim=True)).exp()

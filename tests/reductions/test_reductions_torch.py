@@ -72,6 +72,15 @@ def test_gradients_are_torchs() -> None:
         assert off <= 2.0**-6 * exact.grad.abs().max()
 
 
+def test_the_gradient_of_a_norm_is_finite_where_the_norm_is() -> None:
+    """Times a gradient above 1 the numbers themselves would overflow."""
+    x = torch.tensor([[2e38, -1e38], [1e-40, 0.0]], requires_grad=True)
+    ops.norm(x, 1).backward(torch.tensor([2.0, 3.0]))
+    assert x.grad is not None
+    expected = torch.tensor([[4 / 5**0.5, -2 / 5**0.5], [3.0, 0.0]])
+    torch.testing.assert_close(x.grad, expected, rtol=2e-5, atol=0)
+
+
 def test_operator_checks(route: Route) -> None:
     x = torch.randn(3, 5, 8, device=route.device, requires_grad=True)
     weight = torch.randn(8, device=route.device, requires_grad=True)
