@@ -40,7 +40,8 @@ def normalize(
     plan = plan_reduction(x.device, x.dtype, impl, normalized=length)
     weight, bias = (None if t is None else t.contiguous().view(-1) for t in (weight, bias))
     if plan.target is None:
-        _in_torch(x, weight, bias, mode, dims, eps, method, out)
+        engine = Reference(x, tuple(range(x.dim() - dims, x.dim())), method)
+        _in_torch(engine, weight, bias, mode, eps, out)
         return out
     from ..kernels.normalize_launch import launch_normalize
 
@@ -69,19 +70,16 @@ _BLOCK = 1 << 20
 
 
 def _in_torch(
-    x: Tensor,
+    engine: Reference,
     weight: Tensor | None,
     bias: Tensor | None,
     mode: Mode,
-    dims: int,
     eps: float,
-    method: Method,
     out: Tensor,
 ) -> None:
-    """Write the result into `out` by the reference's reductions."""
-    engine = Reference(x, tuple(range(x.dim() - dims, x.dim())), method)
+    """Write the result of the engine's rows into `out` by the reference's reductions."""
     rows = engine.rows
-    wide = torch.promote_types(x.dtype, torch.float32)
+    wide = torch.promote_types(rows.dtype, torch.float32)
     count, length = rows.shape
     of_block: Callable[[Tensor, slice], Tensor]
     if mode == "softmax":
