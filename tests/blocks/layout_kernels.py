@@ -35,12 +35,12 @@ def offsets_kernel(
 def load_kernel(
     x_ptr, out_ptr, row_start, row_end, stride_row, stride_col,
     COLS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr,
-    CHECK_ROWS: tl.constexpr, WIDE: tl.constexpr,
+    CHECK_ROWS: tl.constexpr, WIDE: tl.constexpr, BY_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """load_tile into out, [BLOCK_ROWS, BLOCK_COLS] contiguous."""
     tile = load_tile(
         x_ptr, row_start, row_end, stride_row, stride_col, COLS, BLOCK_ROWS, BLOCK_COLS,
-        CHECK_ROWS, WIDE,
+        CHECK_ROWS, WIDE, BY_COLUMNS=BY_COLUMNS,
     )  # fmt: skip
     at = tl.arange(0, BLOCK_ROWS)[:, None] * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
     tl.store(out_ptr + at, tile)

@@ -70,13 +70,17 @@ def expected_rows(x: Tensor, span: tuple[int, int, int], cols: int) -> Tensor:
 def test_rows_in_pages(fast_device: Device, page: int) -> None:
     """Of pages as long as a tile, longer, and shorter, by tables with numbers out of range."""
     for cols in (COLS, 19):
-        memory = torch.full((PAGES, page + 3, 2 * COLS), math.nan, device=fast_device.place)
+        # a page of NaN before the first and behind the last
+        memory = torch.full((PAGES + 2, page + 3, 2 * COLS), math.nan, device=fast_device.place)
+        memory = memory[1:-1]
         x = memory[:, :page, 1 : 1 + 2 * cols : 2] if cols < COLS else memory[:, :page, :cols]
         x.copy_(normals(PAGES, page, cols, seed=page))
         last = ROWS * (len(TABLE) * page // ROWS - 1)
-        # whole, begun late, ended early, both, at the table's end, and with nothing to read
+        beyond = page * TABLE.index(99) // ROWS * ROWS
+        # whole, begun late, ended early, both, at the table's end, with nothing to read, and from
+        # a page beyond the last
         for span in [(0, 0, 99), (16, 21, 99), (0, 0, 9), (16, 18, 27), (last, 0, last + 3),
-                     (16, 0, 16), (0, 14, 11)]:  # fmt: skip
+                     (16, 0, 16), (0, 14, 11), (beyond, 0, beyond + 99)]:  # fmt: skip
             found = load_pages(fast_device, x, span, cols=cols)
             assert torch.equal(found, expected_rows(x, span, cols)), (cols, span)
     whole = memory[:, :page, :COLS].copy_(normals(PAGES, page, COLS))

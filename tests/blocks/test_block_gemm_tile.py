@@ -142,6 +142,20 @@ def test_no_unit_is_lost_beside_a_large_number(fast_device: Device) -> None:
     assert (total(PLAIN.run(fast_device, a, b)) == 2.0**24).all()
 
 
+@pytest.mark.parametrize("branch", [False, True])
+def test_a_segment_is_a_plain_sum(fast_device: Device, branch: bool) -> None:
+    """Of as many tiles as it has, and what comes after it is added to it."""
+    variant = Variant(SEGMENT=3, BRANCH=branch)
+    a, b = normals(5, 4 * BLOCK, seed=9), normals(4 * BLOCK, 7, seed=10)
+    first, _ = PLAIN.run(fast_device, a, b, 0, 3 * BLOCK)
+    acc, comp = variant.run(fast_device, a, b, 0, 3 * BLOCK)
+    assert torch.equal(acc, first) and (comp == 0).all()
+    rest, _ = PLAIN.run(fast_device, a, b, 3 * BLOCK, 4 * BLOCK)
+    acc, comp = variant.run(fast_device, a, b)
+    assert torch.equal(acc, first + rest)
+    assert torch.equal(comp, rest - ((first + rest) - first))
+
+
 def test_parts_of_k_are_those_asked_for(fast_device: Device) -> None:
     a, b = normals(5, 100, seed=1), normals(100, 7, seed=2)
     for variant in (PLAIN, SEGMENTS):

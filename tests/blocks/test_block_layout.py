@@ -62,20 +62,26 @@ def poisoned(device: Device, rows: int, cols: int, dtype: torch.dtype) -> tuple[
 
 
 @pytest.mark.parametrize(
-    "check_rows, cols, dtype",
+    "check_rows, cols, dtype, by_columns",
     [
-        *((check_rows, cols, torch.float32) for check_rows in (True, False) for cols in (COLS, 19)),
-        (True, 1, torch.float32),
-        (True, 19, torch.float16),
-        (True, 19, torch.bfloat16),
+        *(
+            (check_rows, cols, torch.float32, by_columns)
+            for check_rows in (True, False)
+            for cols in (COLS, 19)
+            for by_columns in (False, True)
+        ),
+        (True, 1, torch.float32, False),
+        (True, 19, torch.float16, False),
+        (True, 19, torch.bfloat16, True),
     ],
     ids=str,
 )
 def test_a_load_reads_its_tile_and_zeros(
-    fast_device: Device, check_rows: bool, cols: int, dtype: torch.dtype
+    fast_device: Device, check_rows: bool, cols: int, dtype: torch.dtype, by_columns: bool
 ) -> None:
     rows = 3 * ROWS
-    view, _ = poisoned(fast_device, rows, cols, dtype)
+    view, _ = poisoned(fast_device, *((cols, rows) if by_columns else (rows, cols)), dtype)
+    view = view.T if by_columns else view
     view.copy_(normals(rows, cols).to(dtype))
     # within a tile, at its end, past it, and with nothing to read
     ends = [(0, 48), (16, 32), (16, 25), (30, 31), (32, 48), (16, 16), (20, 3)]
@@ -91,6 +97,7 @@ def test_a_load_reads_its_tile_and_zeros(
             "BLOCK_COLS": COLS,
             "CHECK_ROWS": check_rows,
             "WIDE": False,
+            "BY_COLUMNS": by_columns,
         }
         fast_device.launch(load_kernel, args, constants)
         expected = torch.zeros(ROWS, COLS, dtype=dtype, device=fast_device.place)
@@ -236,6 +243,7 @@ def test_tiles_across_more_than_32_bits(fast_device: Device, tmp_path: Path, str
         "BLOCK_COLS": COLS,
         "CHECK_ROWS": True,
         "WIDE": False,
+        "BY_COLUMNS": False,
     }
     fast_device.launch(load_kernel, args, constants)
     assert torch.equal(last[0, :cols], huge[0, 0, -1])

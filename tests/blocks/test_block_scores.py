@@ -14,7 +14,18 @@ from block_device import Device
 from hostile_numbers import U, normals, uniforms
 from scores_kernels import base_kernel, cap_kernel, distance_kernel, log2_kernel, sink_kernel
 
+from blocks import constants
+
 NEG_INF = -math.inf
+
+
+def test_constants_are_what_they_are_called() -> None:
+    assert torch.finfo(torch.float32).max == constants.LARGEST.value
+    assert constants.LN2_HIGH.value + constants.LN2_LOW.value == constants.LN2.value
+    # 8 bits, so that 16 more fit into a product
+    assert (constants.LN2_HIGH.value * 2**8).is_integer()
+    assert constants.FP16_PIVOT_FACTOR.value == 2.0**-constants.FP16_PIVOT_DROP.value
+    assert constants.LOG2E.value * constants.LN2.value == pytest.approx(1.0, rel=1e-15)
 
 
 def test_soft_cap(device: Device) -> None:

@@ -35,7 +35,7 @@ OWN: Mapping[str, Sequence[str]] = {
     "constants.py": ("scores", "softmax", "compensated"),
     "gathered.py": ("gathered", "layout"),
     "gemm.py": ("gemm", "guards", "splits", "gemm_tile", "update_variants"),
-    "layout.py": ("layout", "gemm_tile"),
+    "layout.py": ("layout", "gathered", "owner", "gemm_tile"),
     "masking.py": ("masking",),
     "reduce.py": ("reduce", "guards"),
     "scores.py": ("scores", "splits"),
