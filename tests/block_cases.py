@@ -53,7 +53,9 @@ BLOCK_CASES: dict[str, BlockCase] = {
     ),
     "exponential": _case(softmax_kernels.exponential_kernel, {"N": 256}),
     "rounded_away": _case(gemm_kernels.rounded_away_kernel, {"N": 256}),
-    "load_tile": _case(layout_kernels.load_kernel, {**_TILE, "CHECK_ROWS": True}),
+    "load_tile": _case(
+        layout_kernels.load_kernel, {**_TILE, "CHECK_ROWS": True, "BY_COLUMNS": False}
+    ),
     "store_tile": _case(layout_kernels.store_kernel, _TILE),
     "store_block": _case(
         layout_kernels.block_kernel, {"BLOCK_ROWS": 32, "BLOCK_COLS": 64, "WIDE": True}
@@ -155,3 +157,8 @@ def product_case(precision: str) -> BlockCase:
     return _case(
         gemm_kernels.products_kernel, {"M": 32, "K": 64, "N": 64, "DOT_PRECISION": precision}
     )
+
+
+def round_pairs_case(dtype: tl.dtype) -> BlockCase:
+    """`blocks.gemm.round_pairs`, which is for NVIDIA GPUs alone."""
+    return _case(gemm_kernels.round_pairs_kernel, {"N": 256, "DTYPE": dtype})

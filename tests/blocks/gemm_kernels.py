@@ -13,6 +13,7 @@ from blocks.gemm import (
     gemm_tile,
     grouped_order,
     product_add,
+    round_pairs,
     rounded_away,
 )
 from blocks.layout import store_block
@@ -47,6 +48,15 @@ def rounded_away_kernel(x_ptr, half_ptr, half_lost_ptr, bf16_ptr, bf16_lost_ptr,
     bf16 = x.to(tl.bfloat16)
     tl.store(bf16_ptr + offs, bf16.to(tl.float32))
     tl.store(bf16_lost_ptr + offs, rounded_away(x, bf16).to(tl.float32))
+
+
+@triton.jit
+def round_pairs_kernel(x_ptr, rounded_ptr, back_ptr, N: tl.constexpr, DTYPE: tl.constexpr):
+    """N numbers rounded to DTYPE two at a time, as fp32 and as read back."""
+    offs = tl.arange(0, N)
+    rounded, back = round_pairs(tl.load(x_ptr + offs), DTYPE)
+    tl.store(rounded_ptr + offs, rounded.to(tl.float32))
+    tl.store(back_ptr + offs, back)
 
 
 @triton.jit

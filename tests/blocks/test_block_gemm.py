@@ -12,7 +12,12 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 import triton.language as tl
 from block_device import Device
-from gemm_kernels import products_kernel, rounded_away_kernel, sums_kernel
+from gemm_kernels import (
+    products_kernel,
+    round_pairs_kernel,
+    rounded_away_kernel,
+    sums_kernel,
+)
 from hostile_numbers import U, finite_bits, ill_conditioned, normals, uniforms
 from torch import Tensor
 
@@ -84,6 +89,25 @@ def test_products_at_hfusion(device: Device) -> None:
     exact, size = exact_product(a, b)
     for result in results:
         assert ((result.double() - exact).abs() <= 2 * U * K * size).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_numbers_rounded_in_pairs(dtype: torch.dtype) -> None:
+    """The bits of the plain rounding: ties, subnormal numbers, what overflows, and no numbers."""
+    device = Device("gpu")
+    device.require()
+    step = torch.finfo(dtype).eps
+    edges = torch.tensor([1 + step / 2, 1 + 1.5 * step, -(2.0**-25), 65519.9, 65520.0, -3.4e38])
+    special = torch.tensor([math.inf, -math.inf, math.nan, 0.0, -0.0, 1e-40])
+    x = torch.cat([edges, special, finite_bits(1012, seed=4, largest=2.0**127)])
+    outputs = dict.fromkeys(("rounded_ptr", "back_ptr"), (1024,))
+    constants = {"N": 1024, "DTYPE": tl.float16 if dtype == torch.float16 else tl.bfloat16}
+    for found in device.run(round_pairs_kernel, {"x_ptr": x}, outputs, **constants):
+        expected = x.to(dtype).float()
+        assert torch.equal(found.isnan(), expected.isnan())
+        assert torch.equal(found.nan_to_num(7.0), expected.nan_to_num(7.0))
+        assert torch.equal(found.signbit()[~found.isnan()], x.signbit()[~x.isnan()])
 
 
 def test_rounded_away(device: Device) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,8 @@ class Variant:
     SEGMENT: int = 1
     BRANCH: bool = False
     PRODUCT: str = "ieee"
+    sides: tuple[int, int, int] = (BLOCK, BLOCK, BLOCK)
+    """BLOCK_M, BLOCK_N, BLOCK_K."""
 
     def __str__(self) -> str:
         branch = " branch" if self.BRANCH else ""
@@ -51,18 +53,19 @@ class Variant:
             "stride_am": a.stride(0), "stride_ak": a.stride(1),
             "stride_bk": b.stride(0), "stride_bn": b.stride(1),
         }  # fmt: skip
+        block_m, block_n, block_k = self.sides
         constants = {
-            "BLOCK_M": BLOCK, "BLOCK_N": BLOCK, "BLOCK_K": BLOCK, "METHOD": self.METHOD,
+            "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "METHOD": self.METHOD,
             "SEGMENT": self.SEGMENT, "BRANCH": self.BRANCH, "PRODUCT": self.PRODUCT, "WIDE": wide,
             "A_BY_COLUMNS": a.stride(0) == 1, "B_BY_COLUMNS": b.stride(0) == 1, "GROUP": 2,
         }  # fmt: skip
-        grid = (math.ceil(M / BLOCK) * math.ceil(N / BLOCK),)
+        grid = (math.ceil(M / block_m) * math.ceil(N / block_n),)
         device.launch(tile_kernel, args, constants, grid)
         return acc.cpu(), comp.cpu()
 
     def bound(self, K: int) -> float:
         """Error in units of |a| |b|, see blocks/README.md."""
-        length = K if self.METHOD == "plain" else min(K, self.SEGMENT * BLOCK)
+        length = K if self.METHOD == "plain" else min(K, self.SEGMENT * self.sides[2])
         return 2 * U * (length + 1) + 2 * U + 2 * K * U**2
 
 
@@ -98,6 +101,20 @@ def test_a_ragged_product_is_bounded(fast_device: Device, variant: Variant) -> N
     # seven tiles of K: a segment that is not full, and a tile that is not
     a, b = normals(21, 7 * BLOCK - 5, seed=1), normals(7 * BLOCK - 5, 18, seed=2)
     check_bound(fast_device, variant, amid_nan(a, transposed=False), amid_nan(b, transposed=False))
+
+
+@pytest.mark.parametrize("sides", [(16, 32, 64), (64, 16, 32)], ids=str)
+@pytest.mark.parametrize("variant", [PLAIN, SEGMENTS, BRANCHES], ids=str)
+def test_a_tile_whose_sides_differ(
+    fast_device: Device, variant: Variant, sides: tuple[int, int, int]
+) -> None:
+    a, b = normals(70, 200, seed=11), normals(200, 40, seed=12)
+    check_bound(
+        fast_device,
+        replace(variant, sides=sides),
+        amid_nan(a, transposed=False),
+        amid_nan(b, transposed=False),
+    )
 
 
 def test_a_ragged_product_at_hfusion(device: Device) -> None:
