@@ -28,9 +28,7 @@ def test_a_product_of_fp32_compiles_at_each_precision(precision: str, capability
 def test_numbers_are_rounded_in_pairs(capability: int) -> None:
     """Four to a thread: two instructions, and none that rounds a number alone."""
     if newest_capability() == 90:
-        pytest.skip(
-            "Triton 3.2 aborts on an instruction with several results; no row has one"
-        )
+        pytest.skip("Triton 3.2 aborts on an instruction with several results; no row has one")
     for dtype, name in ((tl.float16, "f16"), (tl.bfloat16, "bf16")):
         ptx = compile_only(*round_pairs_case(dtype), capability, num_warps=2).ptx
         assert ptx.count(f"cvt.rn.{name}x2.f32") == 2
