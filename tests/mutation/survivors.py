@@ -32,10 +32,10 @@ _REASONS: dict[tuple[str, str], dict[str, str]] = {
         "A_BY_COLUMNS: tl.constexpr = True": _COLUMNS,
         "B_BY_COLUMNS: tl.constexpr = True": _COLUMNS,
         "WIDE, B_BY_COLUMNS, A_BY_COLUMNS": _COLUMNS,
-        "CHECK_M: tl.constexpr = False": "rows beyond M are read then, which no route here notices, "
-        "and stored nowhere",
-        "stop = tl.maximum(end_k, 1)": "a part has an element at least: the maximum is for the eyes "
-        "of a compiler",
+        "CHECK_M: tl.constexpr = False": "rows beyond M are read then, which no route here "
+        "notices, and stored nowhere",
+        "stop = tl.maximum(end_k, 1)": "a part has an element at least: the maximum is for the "
+        "eyes of a compiler",
         "stop), segment + 2)": "the loop goes by BLOCK_K, and ends after the same tile",
         "if ends & (k + BLOCK_K <= stop):": "a pair that is folded again is the same pair",
         'if METHOD == "kahan":': "BRANCH chooses between two loops with one bound of the error",
@@ -46,7 +46,8 @@ _REASONS: dict[tuple[str, str], dict[str, str]] = {
         "elif COLS <= BLOCK_COLS:": "a mask of every column, only slower",
     },
     ("layout.py", "load_described"): {
-        "": "a tensor descriptor, which NVIDIA GPUs have: tests with -m gpu compare attention's bits",
+        "": "a tensor descriptor, which NVIDIA GPUs have: tests with -m gpu compare the bits of "
+        "attention with and without",
     },
     ("layout.py", "load_block"): {"advance(ptr, stride_row, row_start)": _PRODUCT},
     ("layout.py", "load_rows"): {"advance(ptr, stride, row_start)": _PRODUCT},
