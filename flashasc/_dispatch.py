@@ -23,7 +23,8 @@ from ._target import Target, target_of
 from ._triton import require
 
 Impl = Literal["auto", "triton", "reference"]
-Routes = Literal["reference", "device", "native", "interpreter"]
+KernelRoutes = Literal["device", "native", "interpreter"]
+Routes = Literal["reference", KernelRoutes]
 
 
 Config = TypeVar("Config", TileConfig, GemmTile)
@@ -106,7 +107,7 @@ def plan_reduction(
     return ReductionPlan(route, target_of(device))
 
 
-def kernel_route(device: torch.device) -> Literal["device", "native", "interpreter"]:
+def kernel_route(device: torch.device) -> KernelRoutes:
     """Where a kernel on tensors of this device runs."""
     if device.type != "cpu":
         return "device"

@@ -9,7 +9,7 @@ from typing import Protocol
 from torch import Tensor
 
 from .. import reference
-from .._dispatch import Impl, plan_reduction
+from .._dispatch import Impl, KernelRoutes, plan_reduction
 from .._reductions import Largest, Method, Rows, Term, rows_of
 from .._target import Target
 
@@ -46,7 +46,7 @@ class Kernels:
     """The Triton kernel."""
 
     def __init__(
-        self, x: Tensor, dims: Sequence[int], method: Method, target: Target, route: str
+        self, x: Tensor, dims: Sequence[int], method: Method, target: Target, route: KernelRoutes
     ) -> None:
         # gathered element by element, a tile overflows an NPU's buffers
         in_pieces = target.family == "ascend"
@@ -57,13 +57,13 @@ class Kernels:
         """Sums of what `term` says; two for "spread"."""
         from ..kernels.reduce_launch import launch_sum
 
-        return launch_sum(self.rows, term, given, self.method, self.target, self.route)  # type: ignore[arg-type]
+        return launch_sum(self.rows, term, given, self.method, self.target, self.route)
 
     def max(self, of: Largest) -> Tensor:
         """Maxima."""
         from ..kernels.reduce_launch import launch_max
 
-        return launch_max(self.rows, of, self.target, self.route)  # type: ignore[arg-type]
+        return launch_max(self.rows, of, self.target, self.route)
 
 
 def engine_for(x: Tensor, dims: Sequence[int], method: Method, impl: Impl) -> Engine:
@@ -73,6 +73,7 @@ def engine_for(x: Tensor, dims: Sequence[int], method: Method, impl: Impl) -> En
         NotImplementedError, ImportError: as `plan_reduction`.
     """
     plan = plan_reduction(x.device, x.dtype, impl)
-    if plan.target is None:
+    if plan.route == "reference":
         return Reference(x, dims, method)
+    assert plan.target is not None
     return Kernels(x, dims, method, plan.target, plan.route)

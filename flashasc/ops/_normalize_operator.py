@@ -39,24 +39,15 @@ def normalize(
     length = math.prod(x.shape[x.dim() - dims :])
     plan = plan_reduction(x.device, x.dtype, impl, normalized=length)
     weight, bias = (None if t is None else t.contiguous().view(-1) for t in (weight, bias))
-    if plan.target is None:
+    if plan.route == "reference":
         engine = Reference(x, tuple(range(x.dim() - dims, x.dim())), method)
         _in_torch(engine, weight, bias, mode, eps, out)
         return out
     from ..kernels.normalize_launch import launch_normalize
 
+    assert plan.target is not None
     rows, out_rows = rows_of_both(x.resolve_neg(), out, dims)
-    launch_normalize(
-        rows,
-        out_rows,
-        weight,
-        bias,
-        mode,
-        eps,
-        method,
-        plan.target,
-        plan.route,  # type: ignore[arg-type]
-    )
+    launch_normalize(rows, out_rows, weight, bias, mode, eps, method, plan.target, plan.route)
     return out
 
 
