@@ -26,7 +26,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _SCALARS = frozenset({type(None), bool, int, float, str, torch.dtype})
 _OPTIONS = _SCALARS | {tuple}
 _HERE = nullcontext()
-_SCRATCH = ("rows_ptr", "acc_ptr")
+_SCRATCH = ("rows_ptr", "acc_ptr", "order_ptr")
 """Memory that a launcher allocates for its own kernels: new for each call."""
 
 

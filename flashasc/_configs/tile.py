@@ -52,6 +52,9 @@ class TileConfig:
     merge_columns: int = 0
     """Columns that one program merges the chunks of, where there are more; 0: all. A GPU takes all
     where Dv is no multiple."""
+    cached_bytes: int = 0
+    """Keys and values that a GPU's cache holds while programs of several heads read them, so that
+    the longest tiles of all these heads go first; 0: one head after another."""
     split_loop: bool = False
     """Two loops over the keys, without and with a mask, instead of one that branches."""
     pairs: bool = False

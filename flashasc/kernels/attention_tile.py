@@ -35,7 +35,8 @@ def attend_tile(
 
     BAND says which tiles pay for hiding the keys out of a row's reach:
         "never": every row reaches every key.
-        "inside": some row reaches every key; keys are hidden if they have to be, decided as it runs.
+        "inside": every key is one that some row reaches; some are hidden if they have to be,
+            decided as it runs.
         "left", "right": keys before `begin`, or from `end` on, are among them and are not read;
             those beyond the other end of a row's reach are hidden if they have to be.
         "branch": anything, decided as it runs by one branch for all.

@@ -46,7 +46,7 @@ def compile_row(
     constants = kernel_constants(
         problem, row, mask=mask, bias=bias, wide=wide, descriptors=described
     )
-    constants |= absent_arguments(problem, described=described)
+    constants |= absent_arguments(problem, described=described, ordered=problem.packed)
     # what a launch specialises for contiguous tensors: unit strides, and everything aligned
     constants |= dict.fromkeys(("stride_qd", "stride_kd", "stride_vd", "stride_od"), 1)
     constants |= {"stride_mask_n": 1} if mask != "none" else {}
