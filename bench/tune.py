@@ -111,6 +111,8 @@ def candidates(kind: Kind) -> Iterator[TileConfig]:
     yield shipped
     if shipped.descriptors and kind.D == 128:
         yield replace(shipped, descriptors=False)
+    if shipped.max_registers is not None:
+        yield replace(shipped, settle=True)
     if kind.dtype == "fp32":
         yield replace(shipped, dot_precision="ieee")
         for shape, dot_precision in product(SHAPES_32_BIT, PRODUCTS_32_BIT):
@@ -120,7 +122,7 @@ def candidates(kind: Kind) -> Iterator[TileConfig]:
         if kind.dtype == "fp16" and shape not in SHAPES[kind.D][:3]:
             continue
         if kind.precision == "standard":
-            yield with_shape(shipped, shape, descriptors=True)
+            yield with_shape(shipped, shape, descriptors=True, settle=shape[4] is not None)
         elif shape != SHAPES[128][0]:
             # whose accumulators and their compensation are all the registers that there are
             yield with_shape(
@@ -145,6 +147,7 @@ def name_of(row: TileConfig) -> str:
     name += " descriptors" if row.descriptors else ""
     name += f" segment {row.segment}" if row.segment > 1 else ""
     name += " pairs" if row.pairs else ""
+    name += " settle" if row.settle else ""
     return name + (f" {row.dot_precision}" if row.dtype == torch.float32 else "")
 
 

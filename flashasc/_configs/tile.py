@@ -59,6 +59,9 @@ class TileConfig:
     """Two loops over the keys, without and with a mask, instead of one that branches."""
     pairs: bool = False
     """Weights are rounded two at a time, by an instruction of NVIDIA's; for 16-bit dtypes."""
+    settle: bool = False
+    """Each product with the values is waited for where it is made, see `blocks.gemm.settled`; on
+    NVIDIA's sm_90, where a thread has few registers."""
     descriptors: bool = False
     """Whole tiles of keys and values are read by tensor descriptor, where they can be: on NVIDIA's
     sm_90, without pages. With split_loop."""

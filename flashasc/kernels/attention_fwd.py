@@ -35,7 +35,7 @@ def _attention_fwd_tile(
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
     V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
-    peers_ptr=None, pieces_ptr=None, failed_ptr=None, pieces=0, out_at=0, lse_at=0, signal_at=0,
+    SETTLE: tl.constexpr, peers_ptr=None, pieces_ptr=None, failed_ptr=None, pieces=0, out_at=0, lse_at=0, signal_at=0,
     first_head=0, all_heads=0,
     PEERS: tl.constexpr = False, HEADS_FIRST: tl.constexpr = True, STEPS: tl.constexpr = 0,
 ):  # fmt: skip
@@ -120,6 +120,7 @@ def _attention_fwd_tile(
         MASK, BIAS, ALIBI, SOFTCAP, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE,
         DOT_PRECISION, SPLIT_LOOP, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
         None, 0, 0, 0, 0, PAIRS, k_desc, v_desc, batch_k, head // group, begin_k, DESCRIPTORS,
+        SETTLE,
     )  # fmt: skip
     WHOLE: tl.constexpr = SPLIT or v_ptr.dtype.element_ty == tl.float32
     if STATE:
@@ -176,7 +177,7 @@ def attention_fwd_kernel(
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
     V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
-    CORE_LOOP: tl.constexpr, ORDER: tl.constexpr,
+    SETTLE: tl.constexpr, CORE_LOOP: tl.constexpr, ORDER: tl.constexpr,
 ):  # fmt: skip
     """Attention of [B, Hq, Sq, D] queries to [B, Hk, Sk, D] keys and [B, Hk, Sk, Dv] values.
 
@@ -203,7 +204,7 @@ def attention_fwd_kernel(
                 D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
                 MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
                 METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
-                WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS,
+                WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS, SETTLE,
             )  # fmt: skip
     else:
         batch, head, tile = place_of(
@@ -228,5 +229,5 @@ def attention_fwd_kernel(
             D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
             MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
             METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
-            WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS,
+            WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS, SETTLE,
         )  # fmt: skip

@@ -79,6 +79,7 @@ def kernel_constants(
         **dict(zip(("Q_BY_COLUMNS", "K_BY_COLUMNS", "V_BY_COLUMNS"), by_columns, strict=True)),
         "PAIRS": config.pairs,
         "DESCRIPTORS": descriptors,
+        "SETTLE": config.settle,
         "CORE_LOOP": config.core_loop,
         "ORDER": order_of(problem, config),
     }
