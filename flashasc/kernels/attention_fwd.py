@@ -35,7 +35,8 @@ def _attention_fwd_tile(
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
     V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
-    SETTLE: tl.constexpr, peers_ptr=None, pieces_ptr=None, failed_ptr=None, pieces=0, out_at=0, lse_at=0, signal_at=0,
+    SETTLE: tl.constexpr,
+    peers_ptr=None, pieces_ptr=None, failed_ptr=None, pieces=0, out_at=0, lse_at=0, signal_at=0,
     first_head=0, all_heads=0,
     PEERS: tl.constexpr = False, HEADS_FIRST: tl.constexpr = True, STEPS: tl.constexpr = 0,
 ):  # fmt: skip
