@@ -95,21 +95,26 @@ def banded(
 @triton.jit
 def cut_left(scores, start_n, offs_m, first):
     """Scores with -inf where the key lies before a row's reach, see `banded`: a bound at a time."""
-    return tl.where(
-        not_before(offs_m - start_n, tl.arange(0, scores.shape[1]), first), scores, NEG_INF
-    )
+    offs_n = start_n + tl.arange(0, scores.shape[1])
+    return tl.where(not_before(offs_m, offs_n, first), scores, NEG_INF)
 
 
 @triton.jit
-def cut_right(scores, start_n, end, offs_m, last, BOUND_RIGHT: tl.constexpr):
-    """Scores with -inf where the key lies behind a row's reach, or is not before end; likewise."""
-    offs_n = tl.arange(0, scores.shape[1])
-    if BOUND_RIGHT:
+def cut_right(
+    scores, start_n, end, offs_m, last, BOUND_RIGHT: tl.constexpr, CHECK_END: tl.constexpr
+):
+    """Scores with -inf where the key lies behind a row's reach, or is not before end; likewise.
+
+    CHECK_END: False promises that all keys are before end.
+    """
+    offs_n = start_n + tl.arange(0, scores.shape[1])
+    if not CHECK_END:
+        visible = causal(offs_m, offs_n, last)
+    elif BOUND_RIGHT:
         # one comparison: a row's last key, or the last that there is
-        last_key = tl.minimum(offs_m + last, end - 1)
-        visible = causal(last_key - start_n, offs_n, 0)
+        visible = causal(tl.minimum(offs_m + last, end - 1), offs_n, 0)
     else:
-        visible = tl.broadcast_to(within(start_n + offs_n, end)[None, :], scores.shape)
+        visible = tl.broadcast_to(within(offs_n, end)[None, :], scores.shape)
     return tl.where(visible, scores, NEG_INF)
 
 

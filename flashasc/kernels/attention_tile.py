@@ -76,10 +76,10 @@ def attend_tile(
             if start_n < all_begin:
                 scores = cut_left(scores, start_n, offs_m, first)
         if BAND == "right":
-            scores = cut_right(scores, start_n, end, offs_m, last, BOUND_RIGHT)
+            scores = cut_right(scores, start_n, end, offs_m, last, BOUND_RIGHT, CHECK)
         elif BAND == "left" or BOUND_RIGHT:
             if start_n + BLOCK_N > all_end:
-                scores = cut_right(scores, start_n, end, offs_m, last, BOUND_RIGHT)
+                scores = cut_right(scores, start_n, end, offs_m, last, BOUND_RIGHT, CHECK)
     if DESCRIBED:
         v = load_described(
             v_desc, desc_batch, desc_head, desc_row + start_n, BLOCK_N, BLOCK_DV
