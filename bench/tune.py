@@ -1,56 +1,36 @@
 """Search the tiles and schedules of attention for this GPU.
 
-    python -m bench.tune [--budget SECONDS] [--only 128,compensated] [--output FILE.json]
+    python -m bench.tune [--budget SECONDS] [--only 128,packed] [--output FILE.json]
 
 Candidate rows are compiled first, many at a time. Each then has to pass the suites' gate (see
 `bench.gate`) on the very case it is timed on and on other seeds, with the same bits twice; one that
 does not is not timed. Beside the speed stands the error of rows of 1 048 576 keys. Times are
-medians of `triton.testing.do_bench`. A row serves causal and full attention alike: the best one has
-the best geometric mean over both. Write it into `flashasc/_configs/hopper.py`, with what this
-printed as its source.
+medians of `triton.testing.do_bench`. A row serves causal and full attention alike, dense and
+packed: the best one has the best geometric mean. A window may have a row of its own. Write it into
+`flashasc/_configs/hopper.py`, with what this printed as its source.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import multiprocessing
 import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from flashasc._configs import TileConfig, choose
-from flashasc._problem import AttentionProblem, Extras, Precision, attention_problem
 from flashasc._target import target_of
 
-from .cases import AttentionCase
-from .gate import AttentionInputs, Expected, expected_attention
-from .long_rows import attention_float64
 from .machine import facts
-
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-LONG_KEYS, LONG_QUERIES = 1 << 20, 128
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What one row of the table serves, and the length that it is timed at."""
-
-    dtype: str
-    D: int
-    precision: Precision
-    length: int = 8192
-    heads: int = 32
-
+from .tune_calls import Kind, inputs, launch, long_row, problem_and_result, problem_of
 
 KINDS = (
     Kind("bf16", 128, "standard"), Kind("bf16", 128, "compensated"), Kind("bf16", 128, "high"),
@@ -59,6 +39,10 @@ KINDS = (
     Kind("bf16", 256, "high", heads=16),
     Kind("fp16", 128, "standard"), Kind("fp16", 128, "compensated"),
     Kind("fp32", 64, "compensated", heads=8), Kind("fp32", 64, "standard", heads=8),
+    Kind("bf16", 128, "standard", 1 << 16, 16, "packed"),
+    Kind("bf16", 128, "compensated", 1 << 16, 16, "packed"),
+    Kind("bf16", 128, "standard", 1 << 15, 32, "window"),
+    Kind("bf16", 128, "compensated", 1 << 15, 32, "window"),
 )  # fmt: skip
 
 # block_m, block_n, num_warps, num_stages, max_registers
@@ -67,7 +51,8 @@ SHAPES: dict[int, tuple[Shape, ...]] = {
     64: ((128, 64, 8, 3, 128), (128, 64, 4, 3, 168), (64, 128, 4, 2, 168), (128, 128, 8, 3, None),
          (128, 64, 4, 3, None), (64, 128, 4, 2, None)),
     128: ((128, 64, 4, 2, None), (128, 64, 8, 2, 128), (128, 128, 8, 2, None),
-          (64, 64, 4, 2, None), (128, 64, 8, 3, None), (128, 128, 8, 3, None)),
+          (64, 64, 4, 2, None), (128, 64, 8, 3, None), (128, 128, 8, 3, None),
+          (256, 64, 16, 2, 128), (256, 64, 16, 3, 128)),
     256: ((128, 64, 8, 2, None), (128, 32, 8, 3, None), (64, 64, 8, 2, None)),
 }  # fmt: skip
 SHAPES_32_BIT: tuple[Shape, ...] = ((64, 64, 4, 2, None), (128, 64, 8, 2, None))
@@ -80,13 +65,13 @@ def main() -> None:
     """Compile, check, time, print a table, and write the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budget", type=float, default=240.0)
-    parser.add_argument("--only", default="", help="head size, dtype, precision: any of them")
+    parser.add_argument("--only", default="", help="head size, dtype, precision, call: any of them")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     stop = time.monotonic() + arguments.budget
     wanted = set(filter(None, arguments.only.split(",")))
-    kinds = [k for k in KINDS if wanted <= {k.dtype, str(k.D), k.precision}]
+    kinds = [k for k in KINDS if wanted <= {k.dtype, str(k.D), k.precision, k.call}]
     # the first candidates of each kind come first: what a short budget leaves out is the last
     lists = [[(kind, row) for row in dict.fromkeys(candidates(kind))] for kind in kinds]
     tasks = [t for i in range(max(map(len, lists))) for entry in lists for t in entry[i : i + 1]]
@@ -120,11 +105,14 @@ def main() -> None:
 
 def candidates(kind: Kind) -> Iterator[TileConfig]:
     """The shipped row, and rows that might be better."""
-    q, k, v = inputs(kind, 256, "meta", 1)
-    shipped = choose(problem_of(kind, q, k, v, causal=False), target_of(torch.device("cuda")))
+    case = kind.case(causal=True, small=True)
+    _, problem, _ = problem_of(case, kind.precision, inputs(case, "cpu"))
+    shipped = choose(problem, target_of(torch.device("cuda")))
     yield shipped
     if shipped.descriptors and kind.D == 128:
         yield replace(shipped, descriptors=False)
+    if shipped.max_registers is not None:
+        yield replace(shipped, settle=True)
     if kind.dtype == "fp32":
         yield replace(shipped, dot_precision="ieee")
         for shape, dot_precision in product(SHAPES_32_BIT, PRODUCTS_32_BIT):
@@ -134,7 +122,7 @@ def candidates(kind: Kind) -> Iterator[TileConfig]:
         if kind.dtype == "fp16" and shape not in SHAPES[kind.D][:3]:
             continue
         if kind.precision == "standard":
-            yield with_shape(shipped, shape, descriptors=True)
+            yield with_shape(shipped, shape, descriptors=True, settle=shape[4] is not None)
         elif shape != SHAPES[128][0]:
             # whose accumulators and their compensation are all the registers that there are
             yield with_shape(
@@ -159,93 +147,21 @@ def name_of(row: TileConfig) -> str:
     name += " descriptors" if row.descriptors else ""
     name += f" segment {row.segment}" if row.segment > 1 else ""
     name += " pairs" if row.pairs else ""
+    name += " settle" if row.settle else ""
     return name + (f" {row.dot_precision}" if row.dtype == torch.float32 else "")
-
-
-def inputs(
-    kind: Kind, length: int, device: str, heads: int, queries: int | None = None
-) -> list[Tensor]:
-    """q, k [1, heads, length, D] normal and v uniform in [0, 1)."""
-    options: dict[str, Any] = {"device": device, "dtype": torch.float32}
-    sizes = (queries or length, length)
-    q, k = (torch.randn(1, heads, size, kind.D, **options) for size in sizes)
-    v = torch.rand(1, heads, length, kind.D, **options)
-    return [x.to(DTYPES[kind.dtype]) for x in (q, k, v)]
-
-
-def problem_of(kind: Kind, q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> AttentionProblem:
-    """The call that a candidate is launched for."""
-    return attention_problem(
-        q, k, v, Extras(), scale=1 / math.sqrt(kind.D), softcap=None, causal=causal,
-        bottom_right=True, window_left=None, window_right=None, layout="BNSD",
-        precision=kind.precision, out_dtype=q.dtype, with_lse=False,
-        max_seqlen_q=None, max_seqlen_k=None,
-    )  # fmt: skip
-
-
-def launch(
-    kind: Kind, row: TileConfig, q: Tensor, k: Tensor, v: Tensor, out: Tensor, *, causal: bool
-) -> None:
-    """Attention by a row that need not be in the table."""
-    from flashasc.kernels.attention_launch import launch_attention_fwd
-
-    launch_attention_fwd(
-        q, k, v, out, None, problem_of(kind, q, k, v, causal=causal), Extras(), row,
-        target_of(q.device), "device",
-    )  # fmt: skip
 
 
 def compile_candidate(kind: Kind, row: TileConfig) -> str | None:
     """Put a candidate's kernels into Triton's cache; returns why that failed, if it did."""
     try:
-        q, k, v = inputs(kind, 256, "cuda", 1)
-        out = torch.empty_like(q)
-        for causal in (True, False):
-            launch(kind, row, q, k, v, out, causal=causal)
+        for causal in kind.masks.values():
+            case = kind.case(causal=causal, small=True)
+            given = inputs(case, "cuda")
+            launch(case, kind.precision, row, given, torch.empty_like(given.q))
         torch.cuda.synchronize()
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
     return None
-
-
-_cases: dict[tuple[str, int, int, int], tuple[list[Tensor], dict[bool, Expected]]] = {}
-_long: dict[tuple[str, int], tuple[list[Tensor], Tensor]] = {}
-
-
-def case_of(
-    kind: Kind, seed: int, device: str = "cuda"
-) -> tuple[list[Tensor], dict[bool, Expected]]:
-    """Inputs of a kind, and what the result must be, causal or not."""
-    key = (kind.dtype, kind.D, kind.length, seed)
-    if key not in _cases:
-        torch.manual_seed(seed)
-        q, k, v = inputs(kind, kind.length, device, kind.heads)
-        _cases[key] = [q, k, v], {
-            causal: expected_attention(
-                AttentionCase(
-                    "tune", 1, kind.heads, kind.heads, kind.length, kind.length, kind.D,
-                    DTYPES[kind.dtype], causal,
-                ),
-                AttentionInputs(q, k, v, None),
-            )
-            for causal in (True, False)
-        }  # fmt: skip
-    return _cases[key]
-
-
-def long_row(kind: Kind, row: TileConfig) -> dict[str, float]:
-    """Error of the output of queries that see 1 048 576 keys."""
-    if (kind.dtype, kind.D) not in _long:
-        torch.manual_seed(1)
-        q, k, v = inputs(kind, LONG_KEYS, "cuda", 1, LONG_QUERIES)
-        _long[kind.dtype, kind.D] = [q, k, v], attention_float64(q, k, v)[0]
-    (q, k, v), exact = _long[kind.dtype, kind.D]
-    out = torch.empty_like(q)
-    launch(kind, row, q, k, v, out, causal=False)
-    return {
-        "long_row_error": float((out - exact).norm() / exact.norm()),
-        "long_row_correct": float((out == exact.to(out.dtype)).double().mean()),
-    }
 
 
 def measure(kind: Kind, row: TileConfig, failure: str | None) -> dict[str, Any]:
@@ -258,30 +174,36 @@ def measure(kind: Kind, row: TileConfig, failure: str | None) -> dict[str, Any]:
             raise RuntimeError(failure)
         record |= long_row(kind, row)
         record["error"] = max(check(kind, row, seed) for seed in range(SEEDS))
-        (q, k, v), _ = case_of(kind, 0)
-        out = torch.empty_like(q)
-        for causal in (True, False):
+        for name, causal in kind.masks.items():
+            case = kind.case(causal=causal)
+            given, _ = problem_and_result(alike(kind), causal, 0)
+            out = torch.empty_like(given.q)
             ms = do_bench(
-                lambda causal=causal: launch(kind, row, q, k, v, out, causal=causal),
+                lambda case=case, given=given, out=out: launch(
+                    case, kind.precision, row, given, out
+                ),
                 warmup=20, rep=80, return_mode="median",
             )  # fmt: skip
-            # a query of causal attention sees half of the keys
-            products = 4 * kind.heads * kind.length**2 * kind.D / (2 if causal else 1)
-            record["causal" if causal else "full"] = products / float(ms) / 1e9
+            record[name] = case.flops() / float(ms) / 1e9
     except Exception as error:
         record["failed"] = (str(error).splitlines() or [repr(error)])[0][:120]
     return record
 
 
+def alike(kind: Kind) -> Kind:
+    """The kind whose inputs and right results are the same."""
+    return replace(kind, precision="standard")
+
+
 def check(kind: Kind, row: TileConfig, seed: int) -> float:
     """Fail unless a candidate is right, and the same bits each time; its largest relative error."""
-    (q, k, v), expected = case_of(kind, seed)
     worst = 0.0
-    for causal in (True, False):
-        out, again = torch.empty_like(q), torch.empty_like(q)
+    for causal in kind.masks.values():
+        given, expected = problem_and_result(alike(kind), causal, seed)
+        out, again = torch.empty_like(given.q), torch.empty_like(given.q)
         for result in (out, again):
-            launch(kind, row, q, k, v, result, causal=causal)
-        worst = max(worst, expected[causal].check(out).relative_error)
+            launch(kind.case(causal=causal), kind.precision, row, given, result)
+        worst = max(worst, expected.check(out).relative_error)
         if not torch.equal(out, again):
             raise RuntimeError("wrong: other bits the second time")
     return worst
@@ -290,14 +212,17 @@ def check(kind: Kind, row: TileConfig, seed: int) -> float:
 def summary(records: list[dict[str, Any]], kinds: list[Kind]) -> None:
     """Every candidate of each kind, the fastest first."""
     for kind in kinds:
-        print(f"\n{kind.dtype} D={kind.D} {kind.precision}, {kind.length} keys, TFLOP/s:")
+        print(
+            f"\n{kind.dtype} D={kind.D} {kind.precision}, {kind.call}, {kind.length} keys, TFLOP/s:"
+        )
         rows = [r for r in records if asdict(kind).items() <= r.items()]
-        for r in sorted(rows, key=lambda r: -r.get("causal", 0) * r.get("full", 0)):
+        for r in sorted(rows, key=lambda r: -r.get("causal", 0) * r.get("full", 1)):
             if "failed" in r:
                 print(f"  {r['candidate']:<44} {r['failed']}")
             else:
+                speeds = "".join(f"{name} {r[name]:6.1f}  " for name in kind.masks)
                 print(
-                    f"  {r['candidate']:<44} causal {r['causal']:6.1f}  full {r['full']:6.1f}  "
+                    f"  {r['candidate']:<44} {speeds}"
                     f"error {r['error']:.2e}  1M keys: error {r['long_row_error']:.1e}, "
                     f"rounded right {r['long_row_correct']:.2%}"
                 )

@@ -94,6 +94,22 @@ def round_pairs(x, DTYPE: tl.constexpr):
 
 
 @triton.jit
+def settled(x):
+    """The same numbers, once they are all there; for NVIDIA GPUs, where products take their time.
+
+    ptxas lets a product run on into the next step of a loop only if both have registers of their
+    own, and otherwise waits for every single instruction of either (its advisory C7512). A result
+    that is waited for where it is made leaves each product in one piece.
+
+    Args:
+        x: [...] fp32, a product.
+    """
+    return tl.inline_asm_elementwise(
+        "// settled", "=f,0", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
 def accumulate_product(acc, comp, a, b, METHOD: tl.constexpr, DOT_PRECISION: tl.constexpr):
     """(acc, comp) + a @ b: the place that decides how a long sum of products is kept.
 

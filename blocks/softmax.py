@@ -33,7 +33,7 @@ import triton.language as tl
 
 from .compensated import fold, kahan_add, merge, power_of_two
 from .constants import FP16_PIVOT_DROP, FP16_PIVOT_DROP_END, FP16_PIVOT_FACTOR, INF, LN2, NEG_INF
-from .gemm import accumulate_product, dot_add, round_pairs, rounded_away
+from .gemm import accumulate_product, dot_add, round_pairs, rounded_away, settled
 from .scores import above, natural_base, to_log2
 
 
@@ -163,6 +163,7 @@ def online_update(
     DOT_PRECISION: tl.constexpr,
     PAIRS: tl.constexpr = False,
     NATURAL_SCORES: tl.constexpr = False,
+    SETTLE: tl.constexpr = False,
 ):
     """Fold one tile of keys into the running state of its query rows.
 
@@ -182,6 +183,7 @@ def online_update(
         PAIRS: values have 16 bits, and the GPU is NVIDIA's: see `blocks.gemm.round_pairs`.
         NATURAL_SCORES: scores are in natural units, pivots whole ones in log2 units (fp32 values,
             and SPLIT).
+        SETTLE: the GPU is NVIDIA's: see `blocks.gemm.settled`.
 
     Returns:
         The new state. A row whose scores are all -inf so far has pivot -inf and sums 0, not NaN.
@@ -237,6 +239,8 @@ def online_update(
         acc, acc_comp = accumulate_product(
             acc * rescale[:, None], acc_comp, factors, values, METHOD, DOT_PRECISION
         )
+        if SETTLE:
+            acc = settled(acc)
     else:
         comp = acc_comp * rescale[:, None]
         if SPLIT:
@@ -247,6 +251,8 @@ def online_update(
             comp = tl.where(tl.abs(both) < INF, both, comp)
         if METHOD == "segment":
             comp = dot_add(factors, values, comp, DOT_PRECISION)
+            if SETTLE:
+                comp = settled(comp)
         else:
             acc, comp = accumulate_product(
                 acc * rescale[:, None], comp, factors, values, METHOD, DOT_PRECISION

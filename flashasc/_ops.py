@@ -162,7 +162,7 @@ def forward(*args: Any) -> tuple[Tensor, Tensor]:
     # not where lengths were read from the device, which may be others next time
     if key is not None and call is announced:
         results = {"out_ptr": out, "lse_ptr": lse} if problem.with_lse else {"out_ptr": out}
-        fill = {name: _UNWRITTEN[name] for name in results} if problem.packed else {}
+        fill = {name: _UNWRITTEN[name] for name in results} if _leaves_gaps(problem, plan) else {}
         _known.keep(key, repeat_of(q.device, launches, given, results, fill))
     return out, lse
 
@@ -170,6 +170,11 @@ def forward(*args: Any) -> tuple[Tensor, Tensor]:
 attention_fwd = torch.library.custom_op(
     "flashasc::attention_fwd", forward, mutates_args=(), schema=_FORWARD
 )
+
+
+def _leaves_gaps(problem: AttentionProblem, plan: AttentionPlan) -> bool:
+    """Whether a plan's kernels leave rows unwritten that belong to no sequence."""
+    return problem.packed and (plan.config is None or plan.config.core_loop)
 
 
 def _launch(
@@ -188,7 +193,7 @@ def _launch(
 
     assert plan.target is not None and plan.route != "reference"
     where = (plan.target, plan.route)
-    if problem.packed:
+    if _leaves_gaps(problem, plan):
         out.fill_(_UNWRITTEN["out_ptr"])
         if lse is not None:
             lse.fill_(_UNWRITTEN["lse_ptr"])

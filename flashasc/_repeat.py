@@ -27,7 +27,7 @@ _LIMIT = 1024
 _PLAIN = (Tensor, torch.nn.Parameter)
 _SCALARS = frozenset({type(None), bool, int, float, str, torch.dtype})
 _OPTIONS = _SCALARS | {tuple}
-_SCRATCH = ("rows_ptr", "acc_ptr")
+_SCRATCH = ("rows_ptr", "acc_ptr", "order_ptr")
 """Memory that a launcher allocates for its own kernels: new for each call."""
 
 

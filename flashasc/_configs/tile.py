@@ -52,10 +52,16 @@ class TileConfig:
     merge_columns: int = 0
     """Columns that one program merges the chunks of, where there are more; 0: all. A GPU takes all
     where Dv is no multiple."""
+    cached_bytes: int = 0
+    """Keys and values that a GPU's cache holds while programs of several heads read them, so that
+    the longest tiles of all these heads go first; 0: one head after another."""
     split_loop: bool = False
     """Two loops over the keys, without and with a mask, instead of one that branches."""
     pairs: bool = False
     """Weights are rounded two at a time, by an instruction of NVIDIA's; for 16-bit dtypes."""
+    settle: bool = False
+    """Each product with the values is waited for where it is made, see `blocks.gemm.settled`; on
+    NVIDIA's sm_90, where a thread has few registers."""
     descriptors: bool = False
     """Whole tiles of keys and values are read by tensor descriptor, where they can be: on NVIDIA's
     sm_90, without pages. With split_loop."""

@@ -9,6 +9,7 @@ from blocks.layout import advance, clamped, load_tile, sequence, store_rows, sto
 from blocks.masking import key_range
 
 from .attention_finish import finish, load_sinks
+from .attention_order import place_of
 from .attention_tile import attend_range
 from .peer_store import store_owned
 from .state_memory import store_state
@@ -16,14 +17,14 @@ from .state_memory import store_state
 
 @triton.jit
 def _attention_fwd_tile(
-    task, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr, sinks_ptr,
-    kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc, v_desc, scale, cap,
+    batch, head, tile, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr,
+    sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc, v_desc, scale, cap,
     stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
     stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
     stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-    Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few, tiles_m,
+    group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few,
     D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr,
@@ -34,11 +35,12 @@ def _attention_fwd_tile(
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
     V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
+    SETTLE: tl.constexpr,
     peers_ptr=None, pieces_ptr=None, failed_ptr=None, pieces=0, out_at=0, lse_at=0, signal_at=0,
     first_head=0, all_heads=0,
     PEERS: tl.constexpr = False, HEADS_FIRST: tl.constexpr = True, STEPS: tl.constexpr = 0,
 ):  # fmt: skip
-    """Compute one tile of query rows of one head: task = (batch * Hq + head) * tiles_m + tile.
+    """Compute one tile of query rows of one head.
 
     STATE: store the rows' raw state, see `state_memory`, in lse_ptr and out_ptr, instead of their
     output; sinks then are for whoever finishes it. DIAGONALS: each sequence brings its own.
@@ -46,11 +48,7 @@ def _attention_fwd_tile(
     with, and strides along the batch are 0. PEERS: rows belong to several ranks, and are stored
     with them, see `peer_store`; head 0 is their first_head of all_heads.
     """
-    pid_bh = task // tiles_m
-    # the last rows of a causal problem have the most keys: they go first
-    start_m = (tiles_m - 1 - task % tiles_m) * BLOCK_M
-    batch = pid_bh // Hq
-    head = pid_bh % Hq
+    start_m = tile * BLOCK_M
     q_ptr = advance(advance(q_ptr, batch, stride_qb), head, stride_qh)
     k_ptr = advance(advance(k_ptr, batch, stride_kb), head // group, stride_kh)
     v_ptr = advance(advance(v_ptr, batch, stride_vb), head // group, stride_vh)
@@ -123,6 +121,7 @@ def _attention_fwd_tile(
         MASK, BIAS, ALIBI, SOFTCAP, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE,
         DOT_PRECISION, SPLIT_LOOP, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
         None, 0, 0, 0, 0, PAIRS, k_desc, v_desc, batch_k, head // group, begin_k, DESCRIPTORS,
+        SETTLE,
     )  # fmt: skip
     WHOLE: tl.constexpr = SPLIT or v_ptr.dtype.element_ty == tl.float32
     if STATE:
@@ -155,19 +154,20 @@ def _attention_fwd_tile(
 @triton.jit(
     do_not_specialize=[
         "Hq", "group", "Sq", "Sk", "max_q", "max_k", "diagonal", "window_left", "window_right",
-        "few", "tiles_m", "tasks",
+        "few", "tiles_m", "tasks", "sequences", "together",
         "stride_lse_b", "stride_lse_h", "stride_alibi_b", "stride_alibi_h", "stride_sinks_h",
     ]
 )  # fmt: skip
 def attention_fwd_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr, sinks_ptr,
-    kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc, v_desc, scale, cap,
+    kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, order_ptr, k_desc, v_desc, scale, cap,
     stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
     stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
     stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
     Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few, tiles_m, tasks,
+    sequences, together,
     D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr,
@@ -178,19 +178,22 @@ def attention_fwd_kernel(
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
     V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
-    CORE_LOOP: tl.constexpr,
+    SETTLE: tl.constexpr, CORE_LOOP: tl.constexpr, ORDER: tl.constexpr,
 ):  # fmt: skip
     """Attention of [B, Hq, Sq, D] queries to [B, Hk, Sk, D] keys and [B, Hk, Sk, Dv] values.
 
     CORE_LOOP: one program per core, which loops over the tasks (NPU); otherwise one program per
-    task (GPU).
+    task (GPU). ORDER: see `place_of`.
     """
     if CORE_LOOP:
         for task in range(tl.program_id(0), tasks, tl.num_programs(0)):
+            batch, head, tile = place_of(
+                task, tasks, order_ptr, sequences, Hq, tiles_m, together, ORDER
+            )
             _attention_fwd_tile(
-                task, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr,
-                sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc, v_desc,
-                scale, cap,
+                batch, head, tile, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr,
+                alibi_ptr, sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc,
+                v_desc, scale, cap,
                 stride_qb, stride_qh, stride_qm, stride_qd,
                 stride_kb, stride_kh, stride_kn, stride_kd,
                 stride_vb, stride_vh, stride_vn, stride_vd,
@@ -198,24 +201,34 @@ def attention_fwd_kernel(
                 stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
                 stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
                 stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-                Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few, tiles_m,
+                group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few,
                 D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
                 MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
                 METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
-                WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS,
+                WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS, SETTLE,
             )  # fmt: skip
     else:
+        batch, head, tile = place_of(
+            tl.program_id(0), tasks, order_ptr, sequences, Hq, tiles_m, together, ORDER
+        )
+        if ORDER == "longest":
+            # there are programs for as many tiles as there may be
+            if batch < 0:
+                return
         _attention_fwd_tile(
-            tl.program_id(0), q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr,
-            sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc, v_desc, scale, cap,
-            stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
-            stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_om, stride_od,
+            batch, head, tile, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr,
+            alibi_ptr, sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc,
+            v_desc, scale, cap,
+            stride_qb, stride_qh, stride_qm, stride_qd,
+            stride_kb, stride_kh, stride_kn, stride_kd,
+            stride_vb, stride_vh, stride_vn, stride_vd,
+            stride_ob, stride_oh, stride_om, stride_od,
             stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
             stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
             stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-            Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few, tiles_m,
+            group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few,
             D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
             MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
             METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
-            WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS,
+            WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS, SETTLE,
         )  # fmt: skip

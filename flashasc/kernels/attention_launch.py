@@ -17,6 +17,7 @@ from .attention_fwd import attention_fwd_kernel
 from .attention_peers import attention_peers_kernel
 from .descriptors import key_descriptors
 from .launch import Route, launch
+from .order_launch import heads_together, launch_packed_order, order_of, tiles_of_a_head
 from .peer_launch import PeerStores
 
 Spread = Literal["none", "full", "columns", "rows", "one"]
@@ -78,7 +79,9 @@ def kernel_constants(
         **dict(zip(("Q_BY_COLUMNS", "K_BY_COLUMNS", "V_BY_COLUMNS"), by_columns, strict=True)),
         "PAIRS": config.pairs,
         "DESCRIPTORS": descriptors,
+        "SETTLE": config.settle,
         "CORE_LOOP": config.core_loop,
+        "ORDER": order_of(problem, config),
     }
 
 
@@ -95,7 +98,7 @@ def kernel_signature(
     types = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), f"*{dtype[problem.dtype]}")
     types |= dict.fromkeys(("lse_ptr", "bias_ptr", "alibi_ptr", "sinks_ptr"), "*fp32")
     lengths = ("kv_lens_ptr", "cu_q_ptr", "cu_k_ptr", "diagonals_ptr")
-    types |= dict.fromkeys(lengths, "*i32")
+    types |= dict.fromkeys((*lengths, "order_ptr"), "*i32")
     out_dtype = torch.float32 if state else problem.out_dtype
     types |= {"out_ptr": f"*{dtype[out_dtype]}", "mask_ptr": "*u8"}
     types |= {"scale": "fp32", "cap": "fp32"}
@@ -114,10 +117,15 @@ def kernel_signature(
 
 
 def absent_arguments(
-    problem: AttentionProblem, *, state: bool = False, described: bool = False
+    problem: AttentionProblem,
+    *,
+    state: bool = False,
+    described: bool = False,
+    ordered: bool = False,
 ) -> dict[str, None]:
     """The pointers that a call does not pass: the compiler drops what reads them."""
     passed = {
+        "order_ptr": ordered,
         "k_desc": described,
         "v_desc": described,
         "lse_ptr": problem.with_lse or state,
@@ -156,7 +164,8 @@ def launch_attention_fwd(
         k: [B, Hk, Sk, D], or [Hk, tokens, D] where packed; any strides.
         v: [B, Hk, Sk, Dv], or [Hk, tokens, Dv] where packed; any strides.
         out: [B, Hq, Sq, Dv], or [Hq, tokens, Dv] where packed; any strides. Every element is
-            written; where packed, those of a sequence.
+            written; where packed and `config.core_loop`, those of a sequence, and those of
+            sequences that `few` leaves out are not.
         lse: [B, Hq, Sq], or [Hq, tokens] where packed; fp32, contiguous, natural-log units.
         problem: the facts of the call; not empty.
         extras: the other tensors.
@@ -173,8 +182,7 @@ def launch_attention_fwd(
     # a packed sequence is no longer than all of them together, whatever was announced
     longest_q = min(problem.Sq, problem.tokens_q) if problem.packed else problem.Sq
     longest_k = min(problem.Sk, problem.tokens_k) if problem.packed else problem.Sk
-    tiles_m = triton.cdiv(longest_q, config.block_m)
-    tasks = problem.B * problem.Hq * tiles_m
+    tasks = problem.Hq * tiles_of_a_head(problem, config, longest_q)
     heads = [x.unsqueeze(0) if problem.packed else x for x in (q, k, v, out)]
     letters = (("q", "bhmd"), ("k", "bhnd"), ("v", "bhnd"), ("o", "bhmd"))
     strides = {
@@ -198,6 +206,12 @@ def launch_attention_fwd(
         None if x is None else x.contiguous()
         for x in (extras.kv_lens, extras.cu_seqlens_q, extras.cu_seqlens_k, extras.diagonals)
     ]
+    order = None
+    if order_of(problem, config) == "longest":
+        order = launch_packed_order(
+            None if state else out, None if state else lse, lengths[1:3], problem, config,
+            target, route, longest_q=longest_q, longest_k=longest_k, few=few,
+        )  # fmt: skip
     slopes, sinks = (
         x.float() if x is not None and x.dtype == torch.float64 else x
         for x in (extras.alibi_slopes, extras.sinks)
@@ -220,6 +234,7 @@ def launch_attention_fwd(
         "mask_ptr": None if mask is None else mask.view(torch.uint8), "bias_ptr": bias,
         "alibi_ptr": slopes, "sinks_ptr": sinks, "kv_lens_ptr": lengths[0],
         "cu_q_ptr": lengths[1], "cu_k_ptr": lengths[2], "diagonals_ptr": lengths[3],
+        "order_ptr": order,
         "k_desc": None if described is None else described[0],
         "v_desc": None if described is None else described[1],
         # with a cap scores are first its shares
@@ -231,7 +246,8 @@ def launch_attention_fwd(
         "Sk": problem.tokens_k if problem.packed else problem.Sk,
         "max_q": longest_q, "max_k": longest_k, "diagonal": problem.diagonal,
         "window_left": reach(problem.window_left), "window_right": reach(problem.reach_right),
-        "few": few, "tiles_m": tiles_m, "tasks": tasks,
+        "few": few, "tiles_m": triton.cdiv(longest_q, config.block_m), "tasks": tasks,
+        "sequences": problem.B, "together": heads_together(problem, config),
     }  # fmt: skip
     launch(
         attention_fwd_kernel if peers is None else attention_peers_kernel,

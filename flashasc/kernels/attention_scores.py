@@ -93,6 +93,32 @@ def banded(
 
 
 @triton.jit
+def cut_left(scores, start_n, offs_m, first):
+    """Scores with -inf where the key lies before a row's reach, see `banded`: a bound at a time."""
+    offs_n = start_n + tl.arange(0, scores.shape[1])
+    return tl.where(not_before(offs_m, offs_n, first), scores, NEG_INF)
+
+
+@triton.jit
+def cut_right(
+    scores, start_n, end, offs_m, last, BOUND_RIGHT: tl.constexpr, CHECK_END: tl.constexpr
+):
+    """Scores with -inf where the key lies behind a row's reach, or is not before end; likewise.
+
+    CHECK_END: False promises that all keys are before end.
+    """
+    offs_n = start_n + tl.arange(0, scores.shape[1])
+    if not CHECK_END:
+        visible = causal(offs_m, offs_n, last)
+    elif BOUND_RIGHT:
+        # one comparison: a row's last key, or the last that there is
+        visible = causal(tl.minimum(offs_m + last, end - 1), offs_n, 0)
+    else:
+        visible = tl.broadcast_to(within(offs_n, end)[None, :], scores.shape)
+    return tl.where(visible, scores, NEG_INF)
+
+
+@triton.jit
 def masked(
     scores, values, mask_ptr, stride_mask_m, stride_mask_n, start_m, start_n, Sq, end,
     MASK: tl.constexpr, WIDE: tl.constexpr,

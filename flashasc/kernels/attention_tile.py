@@ -9,7 +9,7 @@ from blocks.gathered import load_paged_tile
 from blocks.layout import load_described, load_tile
 from blocks.softmax import fold_segment, online_init, online_update
 
-from .attention_scores import banded, masked, scores_of
+from .attention_scores import banded, cut_left, cut_right, masked, scores_of
 
 
 @triton.jit
@@ -29,17 +29,23 @@ def attend_tile(
     table_ptr=None, pages=0, stride_kp=0, stride_vp=0, PAGE: tl.constexpr = 0,
     PAIRS: tl.constexpr = False,
     k_desc=None, v_desc=None, desc_batch=0, desc_head=0, desc_row=0,
-    DESCRIPTORS: tl.constexpr = False,
+    DESCRIPTORS: tl.constexpr = False, SETTLE: tl.constexpr = False,
 ):  # fmt: skip
     """Attend from a tile of queries to the keys [start_n, start_n + BLOCK_N).
 
-    BAND says which tiles pay for hiding the keys out of a row's reach: "never" (the caller knows
-    that every row reaches every key), "always", or "branch" (this tile only if it has to, decided
-    as it runs). PAGE: keys and values lie in pages of that many, see `load_paged_tile`.
-    DESCRIPTORS: whole tiles are read by descriptor, see `attend_range`.
+    BAND says which tiles pay for hiding the keys out of a row's reach:
+        "never": every row reaches every key.
+        "inside": every key is one that some row reaches; some are hidden if they have to be,
+            decided as it runs.
+        "left", "right": keys before `begin`, or from `end` on, are among them and are not read;
+            those beyond the other end of a row's reach are hidden if they have to be.
+        "branch": anything, decided as it runs by one branch for all.
+    PAGE: keys and values lie in pages of that many, see `load_paged_tile`. DESCRIPTORS: tiles that
+    hold no key but such that some row sees are read by descriptor, see `attend_range`.
     """
-    # whole tiles alone: a descriptor knows where the memory ends, not what the rows may see
-    DESCRIBED: tl.constexpr = DESCRIPTORS and BAND == "never"
+    # a descriptor knows where the memory ends, not what the rows may see
+    DESCRIBED: tl.constexpr = DESCRIPTORS and (BAND == "never" or BAND == "inside")
+    CHECK: tl.constexpr = BAND != "never" and BAND != "inside"
     # keys that no row of the tile sees are not read: whatever lies there cannot spread
     if DESCRIBED:
         k = load_described(
@@ -48,11 +54,11 @@ def attend_tile(
     elif PAGE:
         k = load_paged_tile(
             k_ptr, table_ptr, pages, start_n, end, stride_kp, stride_kn, stride_kd, D, BLOCK_N,
-            BLOCK_D, PAGE, BAND != "never", WIDE, begin, BOUND_LEFT,
+            BLOCK_D, PAGE, CHECK, WIDE, begin, BOUND_LEFT,
         )  # [BLOCK_N, BLOCK_D]  # fmt: skip
     else:
         k = load_tile(
-            k_ptr, start_n, end, stride_kn, stride_kd, D, BLOCK_N, BLOCK_D, BAND != "never", WIDE,
+            k_ptr, start_n, end, stride_kn, stride_kd, D, BLOCK_N, BLOCK_D, CHECK, WIDE,
             begin, BOUND_LEFT, K_BY_COLUMNS,
         )  # [BLOCK_N, BLOCK_D]  # fmt: skip
     scores = scores_of(
@@ -60,11 +66,20 @@ def attend_tile(
         start_m, start_n, Sq, end, offs_m, diagonal,
         BIAS, ALIBI, SOFTCAP, DOT_PRECISION, WIDE,
     )  # [BLOCK_M, BLOCK_N]  # fmt: skip
-    if BAND == "always":
-        scores = banded(scores, start_n, end, offs_m, first, last, BOUND_LEFT, BOUND_RIGHT)
-    elif BAND == "branch":
+    if BAND == "branch":
         if (start_n < all_begin) | (start_n + BLOCK_N > all_end):
             scores = banded(scores, start_n, end, offs_m, first, last, BOUND_LEFT, BOUND_RIGHT)
+    elif BAND != "never":
+        if BAND == "left":
+            scores = cut_left(scores, start_n, offs_m, first)
+        elif BOUND_LEFT:
+            if start_n < all_begin:
+                scores = cut_left(scores, start_n, offs_m, first)
+        if BAND == "right":
+            scores = cut_right(scores, start_n, end, offs_m, last, BOUND_RIGHT, CHECK)
+        elif BAND == "left" or BOUND_RIGHT:
+            if start_n + BLOCK_N > all_end:
+                scores = cut_right(scores, start_n, end, offs_m, last, BOUND_RIGHT, CHECK)
     if DESCRIBED:
         v = load_described(
             v_desc, desc_batch, desc_head, desc_row + start_n, BLOCK_N, BLOCK_DV
@@ -72,11 +87,11 @@ def attend_tile(
     elif PAGE:
         v = load_paged_tile(
             v_ptr, table_ptr, pages, start_n, end, stride_vp, stride_vn, stride_vd, Dv, BLOCK_N,
-            BLOCK_DV, PAGE, BAND != "never", WIDE, begin, BOUND_LEFT,
+            BLOCK_DV, PAGE, CHECK, WIDE, begin, BOUND_LEFT,
         )  # [BLOCK_N, BLOCK_DV]  # fmt: skip
     else:
         v = load_tile(
-            v_ptr, start_n, end, stride_vn, stride_vd, Dv, BLOCK_N, BLOCK_DV, BAND != "never", WIDE,
+            v_ptr, start_n, end, stride_vn, stride_vd, Dv, BLOCK_N, BLOCK_DV, CHECK, WIDE,
             begin, BOUND_LEFT, V_BY_COLUMNS,
         )  # [BLOCK_N, BLOCK_DV]  # fmt: skip
     if MASK != "none":
@@ -96,7 +111,7 @@ def attend_tile(
     NATURAL_SCORES: tl.constexpr = (BIAS != "none" or ALIBI) and not NATURAL
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_update(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-        scores, v, METHOD, SPLIT, WITH_LSE, NATURAL, DOT_PRECISION, PAIRS, NATURAL_SCORES,
+        scores, v, METHOD, SPLIT, WITH_LSE, NATURAL, DOT_PRECISION, PAIRS, NATURAL_SCORES, SETTLE,
     )  # fmt: skip
     if METHOD == "segment" and BAND == "branch":
         if start_n // BLOCK_N % SEGMENT == SEGMENT - 1:
@@ -121,16 +136,17 @@ def attend_range(
     table_ptr=None, pages=0, stride_kp=0, stride_vp=0, PAGE: tl.constexpr = 0,
     PAIRS: tl.constexpr = False,
     k_desc=None, v_desc=None, desc_batch=0, desc_head=0, desc_row=0,
-    DESCRIPTORS: tl.constexpr = False,
+    DESCRIPTORS: tl.constexpr = False, SETTLE: tl.constexpr = False,
 ):  # fmt: skip
     """The state of a tile of queries after the keys from start_n, a tile at a time, to end.
 
     Args:
         start_n: int32, a multiple of BLOCK_N.
         begin, all_begin, all_end, end: see `blocks.masking.key_range`.
-        PAIRS: see `blocks.softmax.online_update`.
-        DESCRIPTORS: with SPLIT_LOOP, whole tiles are read by k_desc and v_desc, which describe
-            [batches, heads, rows, columns] in tiles of [1, 1, BLOCK_N, BLOCK_D or BLOCK_DV].
+        PAIRS, SETTLE: see `blocks.softmax.online_update`.
+        DESCRIPTORS: with SPLIT_LOOP, tiles that hold no key but such that some row sees are read by
+            k_desc and v_desc, which describe [batches, heads, rows, columns] in tiles of
+            [1, 1, BLOCK_N, BLOCK_D or BLOCK_DV].
         desc_batch, desc_head, desc_row: int32. Where key 0 lies in them.
 
     Returns:
@@ -141,17 +157,25 @@ def attend_range(
     )
     acc_pivot = pivot
     # SPLIT_LOOP: tiles that need a band, whole ones, and again such that need one; each loop may be
-    # empty. Without it one loop that runs at least once: on Ascend A2 and A3 a loop that runs zero
-    # times leaves its accumulators uninitialised (reported for triton-ascend 3.2.0).
+    # empty. With DESCRIPTORS the loop in the middle also has the tiles that need a band and nothing
+    # else: what is loaded ahead is lost between two loops. Without SPLIT_LOOP one loop that runs at
+    # least once: on Ascend A2 and A3 a loop that runs zero times leaves its accumulators
+    # uninitialised (reported for triton-ascend 3.2.0).
+    whole_begin = all_begin
+    whole_end = all_end
+    if DESCRIPTORS:
+        whole_begin = begin
+        whole_end = end
+    INNER: tl.constexpr = "inside" if DESCRIPTORS else "never"
     for part in tl.static_range(3 if SPLIT_LOOP else 1):
         if not SPLIT_LOOP:
             end_n = tl.maximum(end, start_n + 1)
         elif part == 0:
             end_n = start_n
             if BOUND_LEFT:
-                end_n = tl.minimum((all_begin + BLOCK_N - 1) // BLOCK_N * BLOCK_N, end)
+                end_n = tl.minimum((whole_begin + BLOCK_N - 1) // BLOCK_N * BLOCK_N, end)
         elif part == 1:
-            end_n = tl.maximum(all_end // BLOCK_N * BLOCK_N, start_n)
+            end_n = tl.maximum(whole_end // BLOCK_N * BLOCK_N, start_n)
         else:
             end_n = end
         if not (SPLIT_LOOP and (part == 0 and not BOUND_LEFT)):
@@ -166,11 +190,12 @@ def attend_range(
                         stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
                         D, Dv, BLOCK_D, BLOCK_DV, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
                         MASK, BIAS, ALIBI, SOFTCAP,
-                        "branch" if not SPLIT_LOOP else ("never" if part == 1 else "always"),
+                        "branch" if not SPLIT_LOOP
+                        else ("left" if part == 0 else (INNER if part == 1 else "right")),
                         METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, DOT_PRECISION, WIDE,
                         K_BY_COLUMNS, V_BY_COLUMNS,
                         table_ptr, pages, stride_kp, stride_vp, PAGE, PAIRS,
-                        k_desc, v_desc, desc_batch, desc_head, desc_row, DESCRIPTORS,
+                        k_desc, v_desc, desc_batch, desc_head, desc_row, DESCRIPTORS, SETTLE,
                     )
                 )  # fmt: skip
         start_n = tl.maximum(end_n, start_n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,12 @@ import torch
 from torch import Tensor
 
 import flashasc
+from flashasc._problem import Extras
 from flashasc._repeat import Launch
+from flashasc._validate import Arguments, validate_attention
 from flashasc.kernels import attention_launch, descriptors
 from flashasc.kernels.descriptors import describable
+from tests.attention.routes import Route
 
 SHAPE = (2, 3, 40, 16)
 
@@ -134,3 +138,22 @@ def test_repeated_calls_read_their_own_tensors(used: list[bool]) -> None:
     assert not torch.equal(outs[0], outs[1])
     # the repeats were not planned again
     assert used == [True, False]
+
+
+def test_a_product_waited_for_has_the_same_bits(kernel_route: Route) -> None:
+    if kernel_route.native:
+        pytest.skip("an instruction of NVIDIA's")
+    q, k, v = (
+        torch.randn(1, 2, 300, 128, device=kernel_route.device).to(torch.bfloat16) for _ in range(3)
+    )
+    for precision in ("standard", "compensated"):
+        options: dict[str, Any] = {"causal": True, "precision": precision}
+        problem = validate_attention(Arguments(q, k, v, **options))
+        plan = kernel_route.explain(q, k, v, **options)
+        found = [torch.empty_like(q) for _ in range(2)]
+        for settle, out in zip((False, True), found, strict=True):
+            config = replace(plan.config, settle=settle)
+            attention_launch.launch_attention_fwd(
+                q, k, v, out, None, problem, Extras(), config, plan.target, plan.route
+            )
+        assert torch.equal(*found)
