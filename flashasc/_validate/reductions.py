@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -102,14 +101,9 @@ def result_dtype(out_dtype: Any, x: Tensor) -> torch.dtype:
 
 def correction_of(correction: Any) -> float:
     """What is taken off the number of elements in a variance."""
-    if isinstance(correction, (Tensor, bool)):
-        _number("correction", correction, "Pass correction.item()")
-    if not isinstance(correction, numbers.Real):
-        raise TypeError(
-            f"correction must be a number; got {type(correction).__name__} {correction!r}"
-        )
-    # compared as given: an int may be too large to become a float
-    value: Any = correction
+    if correction is None:
+        raise TypeError("correction must be a number; got None")
+    value = _number("correction", correction, "Pass correction.item()")
     if not -_MOST <= value <= _MOST:
         raise ValueError(f"correction must be finite; got {_short(correction)}")
     return float(value)

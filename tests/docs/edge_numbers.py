@@ -180,6 +180,17 @@ def _(attend: Route) -> None:
         assert error < 2e-7 * size + 1e-6
 
 
+@row("scores that a `bias` or slopes made large")
+def _(attend: Route) -> None:
+    q, k, v = draw(Sq=40)
+    q = torch.zeros_like(q)
+    # what float32 holds at 1e7: integers
+    bias = torch.randint(-4, 5, (40, k.shape[2]), device=q.device).float()
+    expected = attend(q, k, v, bias=bias)
+    for size in (8192.0, 65536.0, 1e7):
+        torch.testing.assert_close(attend(q, k, v, bias=bias + size), expected)
+
+
 @row("finite inputs whose float32 scores overflow")
 def _(attend: Route) -> None:
     q, k, v = draw(Sq=5)
