@@ -116,14 +116,17 @@ def test_row_of_hopper_compiles_and_spills_no_more_than_it_may(row: TileConfig) 
 
 @on_hopper
 @pytest.mark.parametrize(
-    ("option", "value"), [("window_left", 100), ("softcap", 30.0), ("has_alibi", True)]
+    ("option", "value", "stack_bytes"),
+    # slopes: scores in natural units take one more factor on their way to a weight
+    [("window_left", 100, 128), ("softcap", 30.0, 32), ("has_alibi", True, 136)],
 )
-def test_row_of_hopper_has_room_for_each_option_that_it_takes(option: str, value: Any) -> None:
+def test_row_of_hopper_has_room_for_each_option_that_it_takes(
+    option: str, value: Any, stack_bytes: int
+) -> None:
     row = next(r for r in QUICK if (r.precision, r.max_head) == ("standard", 128))
     built = compile_row(row, 90, 128, causal=True, described=True, **{option: value})
     assert built.shared_bytes <= SHARED_BYTES[90]
-    # twice what it has without
-    assert built.stack_bytes <= 128
+    assert built.stack_bytes <= stack_bytes
 
 
 @on_hopper
