@@ -45,7 +45,7 @@ def attention_peers_kernel(
 
     out_ptr tells the output's dtype and is not written to; nor is lse_ptr.
     """
-    tl.static_assert(not (CORE_LOOP or STATE or PACKED), "one program a tile of a padded batch")
+    tl.static_assert(not ((CORE_LOOP or STATE) or PACKED), "one program a tile of a padded batch")
     batch, head, tile = place_of(
         tl.program_id(0), tasks, order_ptr, sequences, Hq, tiles_m, together, ORDER
     )

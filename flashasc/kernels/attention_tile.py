@@ -37,8 +37,7 @@ def attend_tile(
         "never": every row reaches every key.
         "inside": every key is one that some row reaches; some are hidden if they have to be,
             decided as it runs.
-        "left", "right": keys before `begin`, or from `end` on, are among them and are not read;
-            those beyond the other end of a row's reach are hidden if they have to be.
+        "left", "right": keys before `begin`, or from `end` on, are among them and are not read.
         "branch": anything, decided as it runs by one branch for all.
     PAGE: keys and values lie in pages of that many, see `load_paged_tile`. DESCRIPTORS: tiles that
     hold no key but such that some row sees are read by descriptor, see `attend_range`.
@@ -69,17 +68,18 @@ def attend_tile(
     if BAND == "branch":
         if (start_n < all_begin) | (start_n + BLOCK_N > all_end):
             scores = banded(scores, start_n, end, offs_m, first, last, BOUND_LEFT, BOUND_RIGHT)
-    elif BAND != "never":
-        if BAND == "left":
-            scores = cut_left(scores, start_n, offs_m, first)
-        elif BOUND_LEFT:
+    elif BAND == "inside":
+        if BOUND_LEFT:
             if start_n < all_begin:
                 scores = cut_left(scores, start_n, offs_m, first)
-        if BAND == "right":
-            scores = cut_right(scores, start_n, end, offs_m, last, BOUND_RIGHT, CHECK)
-        elif BAND == "left" or BOUND_RIGHT:
+        if BOUND_RIGHT:
             if start_n + BLOCK_N > all_end:
                 scores = cut_right(scores, start_n, end, offs_m, last, BOUND_RIGHT, CHECK)
+    elif BAND != "never":
+        # no branch: in tiles that also have a mask Triton 3.2 cannot lower it for sm_90
+        if BOUND_LEFT:
+            scores = cut_left(scores, start_n, offs_m, first)
+        scores = cut_right(scores, start_n, end, offs_m, last, BOUND_RIGHT, CHECK)
     if DESCRIBED:
         v = load_described(
             v_desc, desc_batch, desc_head, desc_row + start_n, BLOCK_N, BLOCK_DV

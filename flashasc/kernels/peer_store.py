@@ -33,15 +33,16 @@ def store_to_peer(
     """
     rows = tl.arange(0, tile.shape[0])
     cols = tl.arange(0, tile.shape[1])
+    stored = tile.to(DTYPE)
     offsets = start + rows.to(tl.int64)[:, None] * stride_row + cols[None, :]
     pointers = memory.to(tl.pointer_type(DTYPE)) + offsets
-    if COLS * DTYPE.primitive_bitwidth % 128 == 0:
+    if COLS * stored.dtype.primitive_bitwidth % 128 == 0:
         # said of the sum: Triton 3.6 forgets what it knows of a number that becomes an address
         pointers = tl.multiple_of(pointers, (1, 16))
     mask = ((rows >= rows_from) & (rows < rows_to))[:, None]
     if COLS < tile.shape[1]:
         mask = mask & (cols < COLS)[None, :]
-    tl.store(pointers, tile.to(DTYPE), mask=mask)
+    tl.store(pointers, stored, mask=mask)
 
 
 @triton.jit
