@@ -23,6 +23,9 @@ _SHAPES_16_BIT = {64: (128, 64, 4, 3), 128: (128, 64, 8, 2), 256: (64, 32, 8, 2)
 _SHAPES_32_BIT = {64: (64, 64, 8, 2), 128: (64, 32, 8, 2), 256: (32, 16, 8, 2)}
 
 
+ORDER_SEQUENCES, ORDER_TOKENS = 64, 64
+"""Of a program of `flashasc.kernels.packed_order`; not tuned."""
+
 # a mask and a bias are tiles that would be loaded ahead too
 _LOADED = frozenset({"mask", "bias"})
 

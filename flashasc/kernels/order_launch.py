@@ -9,14 +9,13 @@ import torch
 import triton
 
 from .._configs import TileConfig
+from .._configs.nvidia import ORDER_SEQUENCES, ORDER_TOKENS
 from .._problem import AttentionProblem
 from .._target import Target
 from .launch import Route, launch
 from .packed_order import packed_order_kernel
 
 Order = Literal["heads", "together", "longest"]
-_SEQUENCES, _TOKENS = 64, 64
-"""Of a program of `packed_order_kernel`."""
 
 
 def order_of(problem: AttentionProblem, config: TileConfig) -> Order:
@@ -81,8 +80,8 @@ def launch_packed_order(
     q_ends, k_ends = ends
     order = torch.empty(2 * problem.B + 1, dtype=torch.int32, device=problem.device)
     steps = (0, 0, 1) if out is None else out.stride()
-    parts = triton.cdiv(problem.B, _SEQUENCES)
-    blocks = 0 if out is None else triton.cdiv(problem.tokens_q, _TOKENS)
+    parts = triton.cdiv(problem.B, ORDER_SEQUENCES)
+    blocks = 0 if out is None else triton.cdiv(problem.tokens_q, ORDER_TOKENS)
     launch(
         packed_order_kernel,
         parts + blocks,
@@ -98,10 +97,10 @@ def launch_packed_order(
             "stride_lse_h": 0 if lse is None else lse.stride(0),
         },
         {
-            "BLOCK_M": config.block_m, "BLOCK_B": _SEQUENCES, "BLOCK_T": _TOKENS,
+            "BLOCK_M": config.block_m, "BLOCK_B": ORDER_SEQUENCES, "BLOCK_T": ORDER_TOKENS,
             "Dv": problem.Dv, "BLOCK_DV": config.value_columns(problem.Dv),
             "FILL": out is not None, "WITH_LSE": lse is not None,
-            "WIDE": max(map(abs, steps)) * 2 * max(_TOKENS, 256) >= 2**31,
+            "WIDE": max(map(abs, steps)) * 2 * max(ORDER_TOKENS, 256) >= 2**31,
         },
         route=route,
         device=problem.device,
