@@ -35,7 +35,7 @@ bench: .venv/.ready ## time every case that runs here; ARGS="-k gemm --benchmark
 
 bench-check: .venv/.ready ## time the CPU cases; fails where a ratio to a peer fell below the baseline's
 	$(RUN) -m pytest bench/ -k cpu --benchmark-json=.bench.json $(ARGS)
-	$(RUN) -m bench.check .bench.json --slack 0.25
+	$(RUN) -m bench.check .bench.json --slack 0.6
 
 lint: .venv/.ready ## ruff and mypy
 	$(RUN) -m ruff check .
