@@ -56,7 +56,8 @@ SHAPES: dict[int, tuple[Shape, ...]] = {
     256: ((128, 64, 8, 2, None), (128, 32, 8, 3, None), (64, 64, 8, 2, None)),
 }  # fmt: skip
 SHAPES_32_BIT: tuple[Shape, ...] = ((64, 64, 4, 2, None), (128, 64, 8, 2, None))
-SEGMENT_KEYS = 1024
+SEGMENT_KEYS = (1024, 2048, 4096)
+"""What a tensor core adds up before it is folded into the compensated sum."""
 SEEDS = 3
 PRODUCTS_32_BIT = ("bf16x6", "tf32x3")
 
@@ -111,8 +112,11 @@ def candidates(kind: Kind) -> Iterator[TileConfig]:
     yield shipped
     if shipped.descriptors and kind.D == 128:
         yield replace(shipped, descriptors=False)
-    if shipped.max_registers is not None:
-        yield replace(shipped, settle=True)
+    if kind.precision == "standard":
+        yield replace(shipped, settle=not shipped.settle)
+    else:
+        # what longer segments lose, and save
+        yield replace(shipped, segment=1)
     if kind.dtype == "fp32":
         yield replace(shipped, dot_precision="ieee")
         for shape, dot_precision in product(SHAPES_32_BIT, PRODUCTS_32_BIT):
@@ -125,10 +129,11 @@ def candidates(kind: Kind) -> Iterator[TileConfig]:
             yield with_shape(shipped, shape, descriptors=True, settle=shape[4] is not None)
         elif shape != SHAPES[128][0]:
             # whose accumulators and their compensation are all the registers that there are
-            yield with_shape(
-                shipped, shape, descriptors=True, pairs=True, segment=SEGMENT_KEYS // shape[1],
-                comp_dtype=torch.float32,
-            )  # fmt: skip
+            for keys in SEGMENT_KEYS if kind.call == "dense" else SEGMENT_KEYS[:1]:
+                yield with_shape(
+                    shipped, shape, descriptors=True, pairs=True, segment=keys // shape[1],
+                    comp_dtype=torch.float32,
+                )  # fmt: skip
 
 
 def with_shape(row: TileConfig, shape: Shape, **changes: Any) -> TileConfig:
