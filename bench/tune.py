@@ -114,6 +114,7 @@ def candidates(kind: Kind) -> Iterator[TileConfig]:
         yield replace(shipped, descriptors=False)
     if kind.precision == "standard":
         yield replace(shipped, settle=not shipped.settle)
+        yield replace(shipped, described_edges=not shipped.described_edges)
     else:
         # what longer segments lose, and save
         yield replace(shipped, segment=1)
@@ -150,6 +151,7 @@ def name_of(row: TileConfig) -> str:
     name = f"{row.block_m}x{row.block_n} {row.num_warps}w {row.num_stages}s"
     name += f" r{row.max_registers}" if row.max_registers else ""
     name += " descriptors" if row.descriptors else ""
+    name += " of whole tiles" if row.descriptors and not row.described_edges else ""
     name += f" segment {row.segment}" if row.segment > 1 else ""
     name += " pairs" if row.pairs else ""
     name += " settle" if row.settle else ""

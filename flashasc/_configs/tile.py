@@ -65,6 +65,9 @@ class TileConfig:
     descriptors: bool = False
     """Whole tiles of keys and values are read by tensor descriptor, where they can be: on NVIDIA's
     sm_90, without pages. With split_loop."""
+    described_edges: bool = True
+    """Tiles with keys that only some rows see are read by descriptor too, in one loop with the
+    whole ones; else in loops of their own, which leave the loop over whole tiles its registers."""
     dot_precision: str = "ieee"
     num_warps: int | None = None
     num_stages: int | None = None
