@@ -19,7 +19,7 @@ from ._repeat import Memo, Repeat, repeated
 from ._target import target_of
 
 # how calls that a kernel served are made again
-_known_states: Memo[Repeat] = Memo()
+known_states: Memo[Repeat] = Memo()
 _known_merges: Memo[Repeat] = Memo()
 _known_outputs: Memo[Repeat] = Memo()
 
@@ -39,6 +39,11 @@ def _state_call(args: tuple[Any, ...]) -> tuple[Call, AttentionProblem, Extras]:
     return call, problem, call.extras._replace(diagonals=diagonals)
 
 
+def state_pointers(q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> dict[str, Tensor | None]:
+    """A call's tensors, by the kernel's names, in their order."""
+    return {**pointers(q, k, v, *extras[:-1]), "diagonals_ptr": extras.diagonals}
+
+
 def state(*args: Any) -> tuple[Tensor, Tensor]:
     """Rows and acc of the state of validated views."""
     *inputs, diagonals, diagonal = args
@@ -48,8 +53,8 @@ def state(*args: Any) -> tuple[Tensor, Tensor]:
         return _compute_state(*args)
     standard = call.precision == "standard"
     return repeated(
-        _known_states,
-        {**pointers(*call[:10]), "diagonals_ptr": diagonals},
+        known_states,
+        state_pointers(call.q, call.k, call.v, call.extras._replace(diagonals=diagonals)),
         (*call[10:], diagonal),
         ("lse_ptr", "out_ptr"),
         lambda: _compute_state(*args),

@@ -7,6 +7,8 @@ keep every digit, where rounded (out, lse) pairs do not.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from torch import Tensor
 from . import _state_ops
 from ._dispatch import AttentionPlan, Impl, plan_attention
 from ._problem import AttentionProblem, Extras
-from ._repeat import alike_unobserved
+from ._repeat import Memo, Repeat, alike_unobserved
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,17 @@ class AttentionState:
         )
 
 
+class _Known(NamedTuple):
+    """How a state is computed that is like one before."""
+
+    repeat: Repeat
+    state: partial[AttentionState]
+    """Given its rows and acc."""
+
+
+_known: Memo[_Known] = Memo()
+
+
 def attention_state(
     q: Tensor,
     k: Tensor,
@@ -81,17 +94,8 @@ def attention_state(
     Raises:
         NotImplementedError, ImportError: as `flashasc.attention`.
     """
-    plan = _plan(problem, impl)
-    whole = problem.dtype.itemsize > 2 or problem.precision == "high"
-    compensated = problem.precision != "standard"
-    direct = alike_unobserved((q, k, v, *extras), ()) is not None
-    compute = _state_ops.state if direct else _state_ops.attention_state_op
     # the window is handed over as it is: a causal call says so by `causal`
-    rows, acc = compute(
-        q,
-        k,
-        v,
-        *extras[:-1],
+    options = (
         problem.scale,
         problem.softcap,
         problem.causal,
@@ -105,18 +109,29 @@ def attention_state(
         problem.Sq if problem.packed else None,
         problem.Sk if problem.packed else None,
         impl,
-        extras.diagonals,
-        problem.diagonal,
     )
-    return AttentionState(
-        rows,
-        acc,
+    key = alike_unobserved((q, k, v, *extras), (*options, problem.diagonal))
+    if key is not None and (known := _known.get(key)):
+        made = known.repeat(_state_ops.state_pointers(q, k, v, extras))
+        return known.state(made["lse_ptr"], made["out_ptr"])
+    plan = _plan(problem, impl)
+    whole = problem.dtype.itemsize > 2 or problem.precision == "high"
+    compensated = problem.precision != "standard"
+    state = partial(
+        AttentionState,
         whole=whole,
         lowered=problem.dtype == torch.float16,
         natural=plan.config.natural(problem) if plan.config else not whole,
         separate_lse=problem.with_lse and compensated and not whole,
         impl="reference" if plan.route == "reference" else "triton",
     )
+    args = (q, k, v, *extras[:-1], *options, extras.diagonals, problem.diagonal)
+    if key is None:
+        return state(*_state_ops.attention_state_op(*args))
+    found = state(*_state_ops.state(*args))
+    if repeat := _state_ops.known_states.get(key):
+        _known.keep(key, _Known(repeat, state))
+    return found
 
 
 def merge_states(a: AttentionState, b: AttentionState) -> AttentionState:

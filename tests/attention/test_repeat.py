@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import flashasc
-from flashasc import _decode_ops, _ops, _repeat, _state_ops, _target
+from flashasc import _decode_ops, _ops, _repeat, _state_ops, _states, _target
 from flashasc._problem import Extras
 from flashasc._repeat import Launch, Memo
 from flashasc._states import attention_state, finalize_state, merge_states
@@ -31,7 +31,8 @@ MEMOS = (
     (_ops, "_known"),
     (_decode_ops, "_known"),
     (_decode_ops, "_known_appends"),
-    (_state_ops, "_known_states"),
+    (_states, "_known"),
+    (_state_ops, "known_states"),
     (_state_ops, "_known_merges"),
     (_state_ops, "_known_outputs"),
 )
