@@ -1,23 +1,22 @@
 """Attention to a part of the keys, as a raw softmax state that can be joined with others.
 
 For split keys, context parallelism and anything else that sees a row's keys in several goes: states
-keep every digit, where rounded (out, lse) pairs do not. Plain PyTorch here; the kernels, and with
-them Triton, are imported when an operator runs.
+keep every digit, where rounded (out, lse) pairs do not.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import reference
-from ._dispatch import AttentionPlan, Impl, kernel_route, plan_attention
-from ._ops import FACTS, TENSORS, Call
+from . import _state_ops
+from ._dispatch import AttentionPlan, Impl, plan_attention
 from ._problem import AttentionProblem, Extras
-from ._target import target_of
+from ._repeat import Memo, Repeat, alike_unobserved
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,17 @@ class AttentionState:
         )
 
 
+class _Known(NamedTuple):
+    """How a state is computed that is like one before."""
+
+    repeat: Repeat
+    state: partial[AttentionState]
+    """Given its rows and acc."""
+
+
+_known: Memo[_Known] = Memo()
+
+
 def attention_state(
     q: Tensor,
     k: Tensor,
@@ -84,15 +94,8 @@ def attention_state(
     Raises:
         NotImplementedError, ImportError: as `flashasc.attention`.
     """
-    plan = _plan(problem, impl)
-    whole = problem.dtype.itemsize > 2 or problem.precision == "high"
-    compensated = problem.precision != "standard"
     # the window is handed over as it is: a causal call says so by `causal`
-    rows, acc = attention_state_op(
-        q,
-        k,
-        v,
-        *extras[:-1],
+    options = (
         problem.scale,
         problem.softcap,
         problem.causal,
@@ -106,18 +109,29 @@ def attention_state(
         problem.Sq if problem.packed else None,
         problem.Sk if problem.packed else None,
         impl,
-        extras.diagonals,
-        problem.diagonal,
     )
-    return AttentionState(
-        rows,
-        acc,
+    key = alike_unobserved((q, k, v, *extras), (*options, problem.diagonal))
+    if key is not None and (known := _known.get(key)):
+        made = known.repeat(_state_ops.state_pointers(q, k, v, extras))
+        return known.state(made["lse_ptr"], made["out_ptr"])
+    plan = _plan(problem, impl)
+    whole = problem.dtype.itemsize > 2 or problem.precision == "high"
+    compensated = problem.precision != "standard"
+    state = partial(
+        AttentionState,
         whole=whole,
         lowered=problem.dtype == torch.float16,
         natural=plan.config.natural(problem) if plan.config else not whole,
         separate_lse=problem.with_lse and compensated and not whole,
         impl="reference" if plan.route == "reference" else "triton",
     )
+    args = (q, k, v, *extras[:-1], *options, extras.diagonals, problem.diagonal)
+    if key is None:
+        return state(*_state_ops.attention_state_op(*args))
+    found = state(*_state_ops.state(*args))
+    if repeat := _state_ops.known_states.get(key):
+        _known.keep(key, _Known(repeat, state))
+    return found
 
 
 def merge_states(a: AttentionState, b: AttentionState) -> AttentionState:
@@ -134,7 +148,10 @@ def merge_states(a: AttentionState, b: AttentionState) -> AttentionState:
             "a and b must be states of the same queries, of one precision, dtype and "
             f"implementation; got {a.kind} and {b.kind}"
         )
-    rows, acc = merge_states_op(a.rows, a.acc, b.rows, b.acc, a.whole, a.natural, a.impl)
+    tensors = (a.rows, a.acc, b.rows, b.acc)
+    direct = alike_unobserved(tensors, ()) is not None
+    merge = _state_ops.merged if direct else _state_ops.merge_states_op
+    rows, acc = merge(*tensors, a.whole, a.natural, a.impl)
     return replace(a, rows=rows, acc=acc)
 
 
@@ -152,7 +169,9 @@ def finalize_state(
         (out, lse): [B, Hq, Sq, Dv] of out_dtype and [B, Hq, Sq] float32 ([Hq, tokens, Dv] and
         [Hq, tokens]; float64 for float64 inputs), contiguous, lse in natural-log units.
     """
-    found: tuple[Tensor, Tensor] = finalize_state_op(
+    direct = alike_unobserved((state.rows, state.acc, sinks), ()) is not None
+    finish = _state_ops.finished if direct else _state_ops.finalize_state_op
+    found: tuple[Tensor, Tensor] = finish(
         state.rows,
         state.acc,
         sinks,
@@ -168,151 +187,13 @@ def finalize_state(
 
 def _plan(problem: AttentionProblem, impl: Impl) -> AttentionPlan:
     """How states of such a call are computed: also where there happens to be no key."""
-    if problem.packed:
-        tokens = (max(problem.tokens_q, 1), max(problem.tokens_k, 1))
-        problem = replace(problem, tokens_q=tokens[0], tokens_k=tokens[1])
-    return plan_attention(
-        replace(problem, B=max(problem.B, 1), Sq=max(problem.Sq, 1), Sk=max(problem.Sk, 1)),
-        impl,
-        splits="never",
-    )
-
-
-def empty_state(q: Tensor, problem: AttentionProblem) -> tuple[Tensor, Tensor]:
-    dtype = reference.working_dtype(problem.dtype)
-    *heads, count, _ = q.shape
-    rows = q.new_empty((*heads, 5, count), dtype=dtype)
-    return rows, q.new_empty((*heads, count, 2, problem.Dv), dtype=dtype)
-
-
-def _state_call(args: tuple[Any, ...]) -> tuple[Call, AttentionProblem, Extras]:
-    *inputs, diagonals, diagonal = args
-    call = Call(*inputs)
-    problem = replace(call.problem(), diagonal=diagonal, has_diagonals=diagonals is not None)
-    return call, problem, call.extras._replace(diagonals=diagonals)
-
-
-@torch.library.custom_op(
-    "flashasc::attention_state",
-    mutates_args=(),
-    schema=f"({TENSORS}, {FACTS}, Tensor? diagonals, SymInt diagonal) -> (Tensor, Tensor)",
-)
-def attention_state_op(*args: Any) -> tuple[Tensor, Tensor]:
-    """Rows and acc of the state of validated views."""
-    call, problem, extras = _state_call(args)
-    q, k, v = call.q, call.k, call.v
-    plan = plan_attention(problem, call.impl, splits="never")
-    if plan.route == "reference":
-        return reference.attention_state(q, k, v, problem, extras)
-    from .kernels.attention_launch import launch_attention_fwd
-
-    assert plan.config is not None and plan.target is not None
-    rows, acc = empty_state(q, problem)
-    if problem.precision == "standard":
-        # sums that are not compensated leave their compensations as they find them
-        acc.zero_()
-    if problem.packed:
-        # tokens that belong to no sequence
-        acc.zero_()
-        rows.zero_()[:, 0] = -torch.inf
-    launch_attention_fwd(
-        q, k, v, acc, rows, problem, extras, plan.config, plan.target, plan.route, state=True
-    )
-    return rows, acc
-
-
-@attention_state_op.register_fake
-def _(*args: Any) -> tuple[Tensor, Tensor]:
-    call, problem, _ = _state_call(args)
-    return empty_state(call.q, problem)
-
-
-@torch.library.custom_op(
-    "flashasc::merge_states",
-    mutates_args=(),
-    schema="(Tensor rows_a, Tensor acc_a, Tensor rows_b, Tensor acc_b, bool whole, bool natural, "
-    "str impl) -> (Tensor, Tensor)",
-)
-def merge_states_op(
-    rows_a: Tensor,
-    acc_a: Tensor,
-    rows_b: Tensor,
-    acc_b: Tensor,
-    whole: bool,
-    natural: bool,
-    impl: Impl,
-) -> tuple[Tensor, Tensor]:
-    """Rows and acc of two states joined."""
-    if impl == "reference" or not acc_a.numel():
-        return reference.merge_states(rows_a, acc_a, rows_b, acc_b, whole)
-    from .kernels.states import launch_merge_states
-
-    rows, acc = torch.empty_like(rows_a), torch.empty_like(acc_a)
-    parts = (rows_a.contiguous(), acc_a.contiguous(), rows_b.contiguous(), acc_b.contiguous())
-    target = target_of(acc.device)
-    launch_merge_states(
-        parts, rows, acc, target, kernel_route(acc.device), whole=whole, natural=natural
-    )
-    return rows, acc
-
-
-@merge_states_op.register_fake
-def _(rows_a: Tensor, acc_a: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return rows_a.new_empty(rows_a.shape), acc_a.new_empty(acc_a.shape)
-
-
-@torch.library.custom_op(
-    "flashasc::finalize_state",
-    mutates_args=(),
-    schema="(Tensor rows, Tensor acc, Tensor? sinks, ScalarType out_dtype, bool whole, "
-    "bool lowered, bool natural, bool separate_lse, str impl) -> (Tensor, Tensor)",
-)
-def finalize_state_op(
-    rows: Tensor,
-    acc: Tensor,
-    sinks: Tensor | None,
-    out_dtype: torch.dtype,
-    whole: bool,
-    lowered: bool,
-    natural: bool,
-    separate_lse: bool,
-    impl: Impl,
-) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp of a finished state."""
-    out, lse = _outputs_of(rows, acc, out_dtype)
-    if impl == "reference" or not acc.numel():
-        per_row = None if sinks is None else sinks.to(rows.dtype)[:, None]
-        found = reference.finalize_state(rows, acc, whole, lowered, separate_lse, per_row)
-        out.copy_(found[0])
-        lse.copy_(found[1])
-        return out, lse
-    from .kernels.states import launch_finalize_state
-
-    if sinks is not None:
-        sinks = (sinks.float() if sinks.dtype == torch.float64 else sinks).contiguous()
-    launch_finalize_state(
-        rows.contiguous(),
-        acc.contiguous(),
-        out,
-        lse,
-        sinks,
-        target_of(acc.device),
-        kernel_route(acc.device),
-        whole=whole,
-        lowered=lowered,
-        natural=natural,
-        separate_lse=separate_lse,
-    )
-    return out, lse
-
-
-@finalize_state_op.register_fake
-def _(
-    rows: Tensor, acc: Tensor, sinks: Tensor | None, out_dtype: torch.dtype, *_: Any
-) -> tuple[Tensor, Tensor]:
-    return _outputs_of(rows, acc, out_dtype)
-
-
-def _outputs_of(rows: Tensor, acc: Tensor, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    *heads, count, _, Dv = acc.shape
-    return acc.new_empty((*heads, count, Dv), dtype=out_dtype), rows.new_empty((*heads, count))
+    if problem.empty:
+        problem = replace(
+            problem,
+            B=max(problem.B, 1),
+            Sq=max(problem.Sq, 1),
+            Sk=max(problem.Sk, 1),
+            tokens_q=max(problem.tokens_q, 1) if problem.packed else 0,
+            tokens_k=max(problem.tokens_k, 1) if problem.packed else 0,
+        )
+    return plan_attention(problem, impl, splits="never")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate, chain, islice
 
 import torch
@@ -109,7 +110,7 @@ class BlockAttention:
                 # these queries see no key anywhere
                 piece = self.geometry.q[self.rank][number]
                 nothing = Piece(piece.starts, (0,) * len(piece.lengths))
-                problem, extras = self._facts(piece, nothing, piece.starts, q.device)
+                problem, extras = self._facts(self.problem, piece, nothing, q.device)
                 state = attention_state(
                     q[..., part, :], k[..., :0, :], v[..., :0, :], problem, extras, impl=self.impl
                 )
@@ -141,10 +142,8 @@ class BlockAttention:
         for key, part, visible in seen:
             if visible == "none":
                 continue
-            problem, extras = self._facts(piece, key, self.diagonals(piece, key), device)
-            if visible == "all":
-                problem = replace(problem, causal=False, window_left=None, window_right=None)
-            yield Pair(queries, part, problem, extras)
+            problem = _unbounded(self.problem) if visible == "all" else self.problem
+            yield Pair(queries, part, *self._facts(problem, piece, key, device))
 
     def diagonals(self, queries: Piece, keys: Piece) -> tuple[int, ...]:
         """Query i of a piece is aligned with key i + diagonal of the other, for each sequence."""
@@ -171,15 +170,15 @@ class BlockAttention:
         return "none" if not some else "all" if everything else "some"
 
     def _facts(
-        self, queries: Piece, keys: Piece, diagonals: tuple[int, ...], device: torch.device
+        self, problem: AttentionProblem, queries: Piece, keys: Piece, device: torch.device
     ) -> tuple[AttentionProblem, Extras]:
         """The problem of a pair of pieces, and its tensors; without sinks."""
-        if not self.problem.packed:
+        diagonals = self.diagonals(queries, keys)
+        if not problem.packed:
             (n,), (m,), (diagonal,) = queries.lengths, keys.lengths, diagonals
-            problem = replace(self.problem, Sq=n, Sk=m, diagonal=diagonal, has_sinks=False)
-            return problem, Extras()
+            return _padded(problem, n, m, diagonal), Extras()
         problem = replace(
-            self.problem,
+            problem,
             Sq=max(queries.lengths, default=0),
             Sk=max(keys.lengths, default=0),
             tokens_q=queries.tokens,
@@ -232,6 +231,18 @@ class BlockAttention:
                 dq[..., rows, :] += found.q
                 dk[..., keys, :] += found.k
                 dv[..., keys, :] += found.v
+
+
+@lru_cache
+def _unbounded(problem: AttentionProblem) -> AttentionProblem:
+    """The same where queries see all keys."""
+    return replace(problem, causal=False, window_left=None, window_right=None)
+
+
+@lru_cache
+def _padded(problem: AttentionProblem, n: int, m: int, diagonal: int) -> AttentionProblem:
+    """The same of so many queries and keys, without sinks."""
+    return replace(problem, Sq=n, Sk=m, diagonal=diagonal, has_sinks=False)
 
 
 def _slices(shard: Sequence[Piece]) -> Iterator[slice]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -125,8 +126,8 @@ class Geometry:
             sequence.
     """
 
-    q: list[Shard]
-    k: list[Shard]
+    q: Sequence[Shard]
+    k: Sequence[Shard]
     offsets: tuple[int, ...]
 
     @classmethod
@@ -140,7 +141,7 @@ class Geometry:
         lengths_q = call.lengths_q if packed else (sum(counts_q),)
         lengths_k = call.lengths_k if packed else (sum(counts_k),)
         held_q, held_k = (
-            placed(name, lengths, counts, call.placement, packed=packed)
+            placed(name, tuple(lengths), tuple(counts), call.placement, packed=packed)
             for name, lengths, counts in (("q", lengths_q, counts_q), ("k", lengths_k, counts_k))
         )
         offsets = tuple(
@@ -150,9 +151,16 @@ class Geometry:
         return cls(held_q, held_k, offsets)
 
 
+# layers of a model ask the same, one after another
+@lru_cache
 def placed(
-    name: str, lengths: Sequence[int], counts: Sequence[int], placement: Placement, *, packed: bool
-) -> list[Shard]:
+    name: str,
+    lengths: tuple[int, ...],
+    counts: tuple[int, ...],
+    placement: Placement,
+    *,
+    packed: bool,
+) -> tuple[Shard, ...]:
     """What ranks with so many tokens hold.
 
     Raises:
@@ -173,7 +181,7 @@ def placed(
                 f'shard_sequence(..., placement="zigzag"), or pass placement="contiguous", which '
                 "takes any lengths"
             )
-    return found
+    return tuple(found)
 
 
 def packed_lengths(name: str, cu_seqlens: Tensor) -> tuple[int, ...]:

@@ -83,17 +83,16 @@ class Ring:
         The same on all ranks, as all of them know the geometry.
         """
         world = self.transport.world
-        needed = 1
-        for step in range(1, world):
-            for rank in range(world):
-                source = self.geometry.k[(rank - step) % world]
-                if any(
-                    math.visibility(piece, keys) != "none"
-                    for piece in self.geometry.q[rank]
-                    for keys in source
-                ):
-                    needed = step + 1
-        return needed
+        # from the last on: most calls need all
+        for step in range(world - 1, 0, -1):
+            if any(
+                math.visibility(piece, keys) != "none"
+                for rank in range(world)
+                for piece in self.geometry.q[rank]
+                for keys in self.geometry.k[(rank - step) % world]
+            ):
+                return step + 1
+        return 1
 
     def rotate(
         self, own: Sequence[Tensor], steps: int, begin: Callable[..., None] | None = None
@@ -108,8 +107,8 @@ class Ring:
                 computing takes the host.
 
         Yields:
-            (source, tensors): whose block it is, and the block: contiguous, good until the next
-            one. The next one is under way meanwhile.
+            (source, tensors): whose block it is, and the block: this rank's own tensors, and
+            contiguous ones, good until the next, of the others. The next is under way meanwhile.
         """
         transport, dtype = self.transport, own[0].dtype
         rank, world = transport.rank, transport.world
@@ -121,27 +120,27 @@ class Ring:
         sizes = [sum(torch.Size(shape).numel() for shape in block) for block in shapes]
         # two buffers by turns: one is computed on and sent, the other one filled
         current, coming = (own[0].new_empty(max(sizes)) for _ in range(2))
-        for target, x in zip(_views(current, shapes[rank]), own, strict=True):
-            target.copy_(x)
-        device = current.device
-        filled = None
-        if begin is not None and is_queued(device):
-            filled = mark(device)
-            begin(*_views(current, shapes[rank]))
+        device, early = current.device, begin if is_queued(current.device) else None
+        # neither what is computed of this rank's block nor its way to the next waits for the other
+        aside = nullcontext if early is None else partial(beside, device, mark(device))
+        with aside():
+            for target, x in zip(_views(current, shapes[rank]), own, strict=True):
+                target.copy_(x)
+        if early is not None:
+            early(*own)
         for step in range(steps):
             source = (rank - step) % world
             pending = None
             if step < steps - 1:
                 after = sizes[(source - 1) % world]
-                # what has begun needs none of what comes: the first transfer does not wait for it
-                with nullcontext() if step or filled is None else beside(device, filled):
+                with nullcontext() if step else aside():
                     pending = transport.exchange(
                         as_bytes(current[: sizes[source]]),
                         as_bytes(coming[:after]),
                         step,
                         f"ring exchange of {_name(dtype)} keys and values",
                     )
-            yield source, _views(current, shapes[source])
+            yield source, _views(current, shapes[source]) if step else tuple(own)
             if pending is not None:
                 pending.wait()
             current, coming = coming, current

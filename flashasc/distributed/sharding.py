@@ -84,10 +84,10 @@ def unshard_sequence(
     else:
         transport = Transport(group_of("group", group))
     parts = _parts(x, transport, dim)
-    counts = [part.shape[dim] for part in parts]
+    counts = tuple(part.shape[dim] for part in parts)
     whole = torch.cat(parts, dim)
     lengths = _lengths(whole, dim, placement, cu_seqlens)
-    found = placed("q", lengths, counts, placement, packed=cu_seqlens is not None)
+    found = placed("q", tuple(lengths), counts, placement, packed=cu_seqlens is not None)
     if placement == "contiguous":
         return whole
     order = torch.cat([stream_index(shard, lengths) for shard in found])
@@ -144,7 +144,7 @@ def own_positions(
     facts = exchanged(
         "positions", lambda: {"placement": placement, "Sq": tokens, "Sk": tokens}, ranks
     )
-    counts = [[theirs["Sq"] for theirs in members] for members in facts]
+    counts = [tuple(theirs["Sq"] for theirs in members) for members in facts]
     shard = placed("q", (sum(counts[-1]),), counts[-1], placement, packed=False)[ranks[-1].rank]
     first = sum(counts[0][: ranks[0].rank]) if meshed else 0
     return positions(shard)[first : first + tokens]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -12,8 +13,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import flashasc
-from flashasc import _decode_ops, _ops, _repeat, _target
+from flashasc import _decode_ops, _ops, _repeat, _state_ops, _states, _target
+from flashasc._problem import Extras
 from flashasc._repeat import Launch, Memo
+from flashasc._states import attention_state, finalize_state, merge_states
+from flashasc._validate import Arguments, validate_attention
 from flashasc.testing import Case, normal
 from tests.attention.routes import Route
 
@@ -27,6 +31,10 @@ MEMOS = (
     (_ops, "_known"),
     (_decode_ops, "_known"),
     (_decode_ops, "_known_appends"),
+    (_states, "_known"),
+    (_state_ops, "known_states"),
+    (_state_ops, "_known_merges"),
+    (_state_ops, "_known_outputs"),
 )
 
 
@@ -270,6 +278,41 @@ def test_decoding(kernel_route: Route, repeats: list[str], monkeypatch: pytest.M
     half = len(outs) // 2
     for a, b in zip(outs[:half], outs[half:], strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("precision", ["standard", "compensated"])
+def test_states(
+    kernel_route: Route, repeats: list[str], monkeypatch: pytest.MonkeyPatch, precision: Any
+) -> None:
+    """Computed, joined and finished: four kernels, whoever listens, as if nothing were known."""
+
+    def call(seed: int) -> tuple[Tensor, ...]:
+        q, k, v = inputs(kernel_route, seed)
+        sinks = q[0, :, 0, 0].contiguous()
+        problem = validate_attention(Arguments(q, k, v, precision=precision, sinks=sinks))
+        problem = replace(problem, Sk=20, has_sinks=False)
+        halves = [
+            attention_state(
+                q, k[:, :, part], v[:, :, part], problem, Extras(), impl=kernel_route.impl
+            )
+            for part in (slice(20), slice(20, 40))
+        ]
+        joined = merge_states(*halves)
+        return (halves[0].rows, halves[0].acc, *finalize_state(joined, sinks, torch.float16))
+
+    with torch.no_grad():
+        call(1)
+        repeats.clear()
+        later = call(2)
+        assert len(repeats) == 4
+        with torch.autocast(later[0].device.type, torch.bfloat16):
+            heard = call(2)
+        assert len(repeats) == 8
+        forget(monkeypatch)
+        for known, listened, new in zip(later, heard, call(2), strict=True):
+            assert torch.equal(known, new)
+            assert torch.equal(listened, new)
+        assert not any(torch.equal(a, b) for a, b in zip(later, call(1), strict=True))
 
 
 def test_a_memo_forgets_the_oldest() -> None:

@@ -108,8 +108,8 @@ def _ring_order(placement: Any, tensors: list[Tensor], queued: bool) -> tuple[Ev
             super()._attend(q, k, v, number, pair)
 
     def mark(device: torch.device) -> str:
-        events.append("filled")
-        return "filled"
+        events.append("mark")
+        return "mark"
 
     @contextmanager
     def beside(device: torch.device, after: Any) -> Iterator[None]:

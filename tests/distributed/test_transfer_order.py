@@ -26,14 +26,16 @@ def test_a_host_that_computes_starts_the_transfer_first() -> None:
 def test_a_device_gets_its_first_call_before_the_transfer() -> None:
     """Of several calls the first, which the transfer neither waits for nor has to wait for."""
     for rank, found in enumerate(orders()):
-        beside = ["beside, after filled", "start step 0"]
+        # the copy that is sent, and the transfer
+        copy = ["mark", "beside, after mark"]
+        send = ["beside, after mark", "start step 0"]
         events = found["zigzag, queued"]
-        assert events[:4] == ["filled", "attend", *beside]
+        assert events[:5] == [*copy, "attend", *send]
         # the rest of its own keys, and each call once
-        assert events[4:7] == ["attend", "attend", "wait for step 0"]
+        assert events[5:8] == ["attend", "attend", "wait for step 0"]
         assert events.count("attend") == found["zigzag"].count("attend")
         # a single call would keep the transfer off the device until it is done
-        one = ["filled", *beside, "attend", "wait for step 0", *["attend"] * rank]
+        one = [*copy, *send, "attend", "wait for step 0", *["attend"] * rank]
         assert found["contiguous, queued"] == one
 
 
