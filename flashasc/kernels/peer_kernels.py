@@ -7,7 +7,7 @@ import triton.language as tl
 
 from blocks.layout import advance, load_rows, load_tile
 
-from .peer_store import add_signal, read_signal, store_owned
+from .peer_store import add_signals, read_signal, store_owned
 
 
 @triton.jit
@@ -20,7 +20,8 @@ def nanoseconds():
 
 @triton.jit(do_not_specialize=["at", "target", "world", "call", "limit"])
 def meet_kernel(
-    peers_ptr, signals_ptr, report_ptr, failed_ptr, at, target, world, call, limit
+    peers_ptr, signals_ptr, report_ptr, failed_ptr, at, target, world, call, limit,
+    RANKS: tl.constexpr,
 ):  # fmt: skip
     """Tell every rank that what earlier kernels of this stream stored is there; wait for theirs.
 
@@ -36,13 +37,13 @@ def meet_kernel(
         target: int32. That of all counters, or one beyond. Counters may go round.
         call: int32. To be reported.
         limit: int64, nanoseconds for all ranks together.
+        RANKS: world, or the next power of two.
     """
     begun = nanoseconds()
     if tl.load(failed_ptr) == 0:
-        rank = 0
-        while rank < world:
-            add_signal(tl.load(peers_ptr + rank), at)
-            rank += 1
+        ranks = tl.arange(0, RANKS)
+        memories = tl.load(peers_ptr + ranks, mask=ranks < world, other=0)
+        add_signals(memories, at, ranks < world)
         rank = 0
         while rank < world:
             ahead = read_signal(signals_ptr + rank) - target

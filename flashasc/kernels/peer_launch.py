@@ -109,7 +109,7 @@ def launch_meet(
         "peers_ptr": peers, "signals_ptr": signals, "report_ptr": report, "failed_ptr": failed,
         "at": at, "target": target, "world": signals.shape[0], "call": call, "limit": nanoseconds,
     }  # fmt: skip
-    _start(meet_kernel, 1, args, {}, route, warps=1)
+    _start(meet_kernel, 1, args, {"RANKS": triton.next_power_of_2(len(peers))}, route, warps=1)
 
 
 @dataclass(frozen=True)

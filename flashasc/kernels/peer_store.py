@@ -3,7 +3,7 @@
 All that knows how a peer is reached: on NVIDIA its memory is mapped, and an address is enough. For
 another kind of symmetric memory these four are written anew, and nothing else.
 
-Order of memory (PTX ISA, memory consistency model): a kernel stores; one thread of a later kernel
+Order of memory (PTX ISA, memory consistency model): a kernel stores; a thread of a later kernel
 of the same stream, before which all of that is done, adds to a counter with release at system
 scope, which is cumulative: who reads the sum with acquire at system scope sees what the kernel
 stored. A release behind each tile would do too, and its program would stand still until all its
@@ -57,14 +57,16 @@ def store_numbers_to_peer(memory, start, values, rows_from, rows_to):
 
 
 @triton.jit
-def add_signal(memory, at):
-    """Count one more call, behind all that earlier kernels of this stream stored.
+def add_signals(memories, at, mask):
+    """Count one more call with ranks, behind all that earlier kernels of this stream stored.
 
     Args:
-        memory: int64. Address of the memory of the rank that counts.
+        memories: int64 [ranks]. Address of the memory of each rank that counts.
+        mask: which of these there are. They are told at once: nobody waits for another's answer.
         at: int64 or int32. Bytes from there to the counter, int32.
     """
-    tl.atomic_add((memory + at).to(tl.pointer_type(tl.int32)), 1, sem="release", scope="sys")
+    words = (memories + at).to(tl.pointer_type(tl.int32))
+    tl.atomic_add(words, 1, mask=mask, sem="release", scope="sys")
 
 
 @triton.jit

@@ -108,7 +108,8 @@ def test_a_stale_signal_is_one_too_many() -> None:
     says = (
         "step tiles of call [1-4], peer rank 2: signalled [23] calls further than it can be",
         "rank 2 signalled 1 calls more than there were",
-        "call [2-4]: where .* of rank 2 in call [2-4] belongs: ",
+        # read early, or written over by a rank that was let go early
+        r"call [1-4]: where .* of rank \d in call [1-4] belongs: ",
     )
     assert any(re.search("|".join(says), f.detail) for f in report.failures), report.verdict
 

@@ -94,7 +94,7 @@ def small(kernel: Any, types: dict[str, str], constants: dict[str, Any], num_war
 def test_the_signal_releases_and_waiting_acquires() -> None:
     types = {"signals_ptr": "*i32", "report_ptr": "*i32", "failed_ptr": "*i32"}
     types |= {"peers_ptr": "*i64", "at": "i64", "limit": "i64"}
-    meets = small(peer_kernels.meet_kernel, types, {}, num_warps=1)
+    meets = small(peer_kernels.meet_kernel, types, {"RANKS": 2}, num_warps=1)
     text = meets.splitlines()
     (signal,) = lines(meets, r"atom\.global\S*release|red\.\S*release")
     reads = lines(meets, r"(ld|atom)\.global\S*acquire")
