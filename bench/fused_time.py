@@ -15,9 +15,7 @@ calls.
 
 from __future__ import annotations
 
-import random
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,7 @@ from flashasc.distributed._symmetric import SymmetricBuffers
 from flashasc.distributed._transport import Transport
 from flashasc.distributed._ulysses import HeadExchange
 
-from .overlap import joined, total
+from .fused_figures import BASES, hidden, lines, of_calls, per_call, share
 
 HEADS, HEAD = 16, 128
 # calls behind each other and rounds of each way; rounds of public calls; calls in a profile
@@ -45,31 +43,18 @@ REPEATS = {
     1 << 16: (4, 20, 6, 20),
     1 << 17: (2, 12, 4, 8),
 }
-BASES = ("compute", "in step")
 AHEAD = 6_000_000
 """Cycles that a stream sleeps, about 3 ms, so that the host is ahead of it when time begins."""
 FAR_AHEAD = 80_000_000
 """The same under the profiler, which makes the host slower: about 45 ms."""
-PARTS = {
-    "attention": "attention",
-    "elementwise": "transposes",
-    "nccl": "NCCL",
-    "meet_kernel": "signal and wait",
-    "take_kernel": "copy",
-}
-"""What a kernel with such a name does."""
-WAITING = ("NCCL", "signal and wait")
-"""In these a rank also waits for a peer that is late."""
-
 Way = Callable[[], Any]
-Kernel = tuple[str, float, float]
-"""Name, start and end in microseconds."""
 
 
 class Together:
     """Signals between ranks that stand for nothing: who waits for them is in step."""
 
     def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.memory = SymmetricBuffers(Transport(), device, 256)
         self.calls = 0
 
@@ -150,7 +135,7 @@ def timed(S: int, device: torch.device, traces: Path | None) -> dict[str, Any]:
         "profiled calls": profile_calls,
         "profile": profile,
         "hidden in the profile": {
-            base: 1 - (spans["fused"] - spans[base]) / (spans["unfused"] - spans[base])
+            base: share(spans["unfused"] - spans[base], spans["fused"] - spans[base])
             for base in BASES
         },
     }
@@ -184,40 +169,10 @@ def measured(
                 ways[name]()
             end.record()
             end.synchronize()
-            slowest = torch.tensor([start.elapsed_time(end) / repeats], device="cuda")
+            slowest = torch.tensor([start.elapsed_time(end) / repeats], device=aligned.device)
             dist.all_reduce(slowest, dist.ReduceOp.MAX)
             found[name].append(round(slowest.item(), 5))
     return found
-
-
-def hidden(events: dict[str, list[float]], base: str) -> dict[str, Any]:
-    """What is exposed of the communication, in milliseconds, and hidden, of paired rounds.
-
-    Returns:
-        communication, exposed: medians of the rounds' differences; hidden: from these, with the
-        middle 95 % of 1000 draws of rounds as its range; quartiles: of each round's own.
-    """
-    pairs = [
-        (u - b, f - b)
-        for b, u, f in zip(events[base], events["unfused"], events["fused"], strict=True)
-    ]
-    chance = random.Random(0)
-    drawn = sorted(_share(chance.choices(pairs, k=len(pairs))) for _ in range(1000))
-    each = [1 - f / u for u, f in pairs if u]
-    return {
-        "communication": statistics.median(u for u, _ in pairs),
-        "exposed": statistics.median(f for _, f in pairs),
-        "hidden": _share(pairs),
-        "range": [drawn[25], drawn[974]],
-        "quartiles": statistics.quantiles(each, n=4) if len(each) > 1 else each * 3,
-    }
-
-
-def _share(pairs: Sequence[tuple[float, float]]) -> float:
-    communication = statistics.median(u for u, _ in pairs)
-    if not communication:
-        return 0.0
-    return 1 - statistics.median(f for _, f in pairs) / communication
 
 
 def profiled(way: Way, calls: int, aligned: Together, trace: Path | None) -> list[dict[str, float]]:
@@ -245,84 +200,6 @@ def profiled(way: Way, calls: int, aligned: Together, trace: Path | None) -> lis
     every: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(every, kernels)
     return per_call([of_calls(theirs, calls) for theirs in every])
-
-
-def of_calls(kernels: Sequence[Kernel], calls: int) -> list[list[Kernel]]:
-    """The kernels of each call, of those in a profile that begins with a sleep and a signal.
-
-    Raises:
-        RuntimeError: calls are not alike.
-    """
-    first = next((i for i, kernel in enumerate(kernels) if "meet_kernel" in kernel[0]), None)
-    if first is None:
-        raise RuntimeError("the profile has no signal before the calls")
-    named = [(_part(name), start, end) for name, start, end in kernels[first + 1 :]]
-    each, rest = divmod(len(named), calls)
-    found = [named[i * each : (i + 1) * each] for i in range(calls)]
-    if rest or not each or any([k[0] for k in c] != [k[0] for k in found[0]] for c in found):
-        raise RuntimeError(f"{len(named)} kernels in {calls} calls: {[k[0] for k in named[:12]]}")
-    return found
-
-
-def _part(name: str) -> str:
-    for word, part in PARTS.items():
-        if word in name.lower():
-            return part
-    return name.partition("<")[0].partition("(")[0][:40]
-
-
-def per_call(ranks: Sequence[Sequence[Sequence[Kernel]]]) -> list[dict[str, float]]:
-    """Mean microseconds of a call on each rank, all but the first.
-
-    Args:
-        ranks: of each rank, of each call, its kernels in the order of their starts.
-
-    Returns:
-        Each part; gaps, where none of them runs; span, from the end of the call before to its own;
-        and late, of the parts, what more a wait took than the shortest one of all ranks and calls:
-        a peer was late.
-    """
-    shortest: dict[str, float] = {}
-    for calls in ranks:
-        for name, start, end in (kernel for call in calls for kernel in call):
-            if name in WAITING:
-                shortest[name] = min(shortest.get(name, end - start), end - start)
-    found = []
-    for calls in ranks:
-        ends = [max(end for _, _, end in call) for call in calls]
-        # of a single call there is no call before
-        later = calls[1:] or calls
-        span = (ends[-1] - (ends[0] if len(calls) > 1 else calls[0][0][1])) / len(later)
-        means: dict[str, float] = {}
-        for name, start, end in (kernel for call in later for kernel in call):
-            means[name] = means.get(name, 0.0) + (end - start) / len(later)
-        busy = total(joined((start, end) for call in later for _, start, end in call))
-        late = sum(means[name] - least for name, least in shortest.items())
-        found.append({**means, "gaps": span - busy / len(later), "span": span, "late": late})
-    return found
-
-
-def lines(S: int, found: dict[str, Any]) -> list[str]:
-    """The table of one length."""
-    medians = {name: statistics.median(each) for name, each in found["milliseconds"].items()}
-    told = [f"{S:>7}  " + "  ".join(f"{name} {ms:.3f}" for name, ms in medians.items()) + " ms"]
-    for base, of in found["hidden"].items():
-        low, high = of["range"]
-        quarter, _, three = of["quartiles"]
-        told.append(
-            f"{'':9}against {base}: communication {1000 * of['communication']:.0f}, exposed "
-            f"{1000 * of['exposed']:.0f} us; hidden {of['hidden']:.0%} (95 %: {low:.0%} to "
-            f"{high:.0%}; rounds' quartiles {quarter:.0%}, {three:.0%}); in the profile "
-            f"{found['hidden in the profile'][base]:.0%}"
-        )
-    for name, ranks in found["profile"].items():
-        for rank, parts in enumerate(ranks):
-            told.append(
-                f"{'':9}{name} {rank}: "
-                + ", ".join(f"{part} {us:.1f}" for part, us in parts.items())
-                + " us"
-            )
-    return told
 
 
 def trace_file(folder: Path | None, way: str, S: int) -> Path | None:

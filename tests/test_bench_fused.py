@@ -1,12 +1,10 @@
-"""How `bench.fused_time` works out what is hidden: from made-up kernels and rounds."""
+"""How `bench.fused_figures` works out what is hidden: from made-up kernels and rounds."""
 
 from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("triton")
-
-from bench.fused_time import Kernel, hidden, of_calls, per_call
+from bench.fused_figures import Kernel, hidden, of_calls, per_call
 
 
 def kernels(calls: int, late: float, idle: float) -> list[Kernel]:

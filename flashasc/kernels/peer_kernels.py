@@ -87,7 +87,7 @@ def take_numbers(
         tl.store(arrived_ptr + offsets, nans, mask=inside)
 
 
-@triton.jit(do_not_specialize=["programs", "lse_rows"])
+@triton.jit(do_not_specialize=["programs", "rows", "lse_rows"])
 def take_kernel(
     out_ptr, arrived_ptr, lse_ptr, arrived_lse_ptr, failed_ptr, programs,
     rows, columns, own_from, own_to, lse_rows, lse_columns, lse_from, lse_to,
