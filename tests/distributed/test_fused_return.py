@@ -106,7 +106,7 @@ def test_a_stale_signal_is_one_too_many() -> None:
     report = breaking_reports()["stale-signal"]
     assert report.layer == "comm" and not report.silent
     says = (
-        "step tiles of call [1-4], peer rank 2: signalled [23] calls further than it can be",
+        "step tiles of call [0-4], peer rank 2: signalled [23] calls further than it can be",
         "rank 2 signalled 1 calls more than there were",
         # read early, or written over by a rank that was let go early
         r"call [1-4]: where .* of rank \d in call [1-4] belongs: ",
