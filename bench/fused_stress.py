@@ -22,7 +22,7 @@ from flashasc._problem import Layout
 from flashasc.distributed import CommunicationError, ulysses_attention
 from flashasc.distributed._parcel import Parcel, Pieces
 from flashasc.distributed._placement import Placement, shards, stream_index
-from flashasc.distributed._return import ReturnPath, Step
+from flashasc.distributed._return import Found, ReturnPath
 from flashasc.distributed._symmetric import SymmetricBuffers
 from flashasc.distributed._transport import Transport
 from flashasc.distributed.verify import Request, verification_mesh, verify
@@ -32,7 +32,7 @@ from flashasc.distributed.verify.setting import Setting
 HEADS, HEAD = 2, 128
 VARIANTS = 8
 SLEEP = 100_000
-"""Most cycles that a stream sleeps before it stores or waits: about 50 microseconds."""
+"""Most cycles that a stream sleeps before a step: about 50 microseconds."""
 PAUSE = 20_000
 """Most nanoseconds that a program pauses before it stores."""
 
@@ -40,23 +40,25 @@ Check = Callable[[], str]
 
 
 class Unsteady(poisoned(SymmetricBuffers)):  # type: ignore[misc]
-    """Random delays before stores and before waits, others on each rank."""
+    """Random delays before stores, signals and takes, others on each rank."""
 
     chance = random.Random()
 
-    def push(self, x: Tensor, lse: Tensor | None, parcel: Parcel, slot: int) -> None:
+    def push(self, x: Tensor, lse: Tensor | None, parcel: Parcel, slot: int, found: Found) -> None:
         _sleep(self.chance)
-        super().push(x, lse, parcel, slot, pause=self.chance.choice([0, PAUSE]))
+        super().push(x, lse, parcel, slot, found, pause=self.chance.choice([0, PAUSE]))
 
-    def attend(self, arguments: Arguments, parcel: Parcel, slot: int) -> None:
+    def attend(self, arguments: Arguments, parcel: Parcel, slot: int, found: Found) -> None:
         _sleep(self.chance)
-        super().attend(arguments, parcel, slot)
+        super().attend(arguments, parcel, slot, found)
 
-    def wait(
-        self, step: Step, first_word: int, target: int, *, allowed: int, call: int, seconds: float
-    ) -> None:
+    def meet(self, call: int, *, seconds: float) -> None:
         _sleep(self.chance)
-        super().wait(step, first_word, target, allowed=allowed, call=call, seconds=seconds)
+        super().meet(call, seconds=seconds)
+
+    def take(self, parcel: Parcel, slot: int, found: Found) -> None:
+        _sleep(self.chance)
+        super().take(parcel, slot, found)
 
 
 def _sleep(chance: random.Random) -> None:
@@ -179,21 +181,16 @@ def shapes(device: torch.device) -> str:
 
 
 class _Lost(SymmetricBuffers):
-    """Signals of the second call are lost."""
+    """Signals of the second call are lost: they go to a word that nobody reads."""
 
-    pushed = 0
+    def meet(self, call: int, *, seconds: float) -> None:
+        from flashasc.kernels.peer_launch import launch_meet
 
-    def push(
-        self, x: Tensor, lse: Tensor | None, parcel: Parcel, slot: int, pause: int = 0
-    ) -> None:
-        self.pushed += 1
-        if self.pushed != 2:
-            return super().push(x, lse, parcel, slot, pause)
-        from flashasc.kernels.peer_launch import launch_push
-
-        stores = self.stores(parcel, slot)
-        object.__setattr__(stores, "signal_at", 4 * 3 * self.world)
-        return launch_push(x, lse, stores, parcel.block_m, route=self.route)
+        launch_meet(
+            self.peers, self.words, self.report, self.failed,
+            at=4 * (self.rank if call != 1 else self.world), target=call + 1, call=call,
+            nanoseconds=int(seconds * 1e9), route=self.route,
+        )  # fmt: skip
 
 
 def faults(device: torch.device) -> dict[str, Check]:

@@ -84,25 +84,3 @@ def summary(events: Iterable[Any]) -> dict[str, float]:
         "span": max(end for _, end in spans) - min(start for start, _ in spans),
         "hidden": both / total(moves) if moves else 1.0,
     }
-
-
-def kernels_of(run: Callable[[], object], trace: Path | None = None) -> list[tuple[str, float]]:
-    """Kernels and copies of one run, in the order of their starts: name, and microseconds.
-
-    Args:
-        run, trace: as for `profiled`.
-    """
-    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=kinds) as profile:
-        run()
-        torch.cuda.synchronize()
-    if trace is not None:
-        profile.export_chrome_trace(str(trace))
-    found = sorted(
-        (event.time_range.start, event.time_range.end, event.name)
-        for event in profile.events() or []
-        if event.device_type.name == "CUDA" and not event.name.startswith("nccl:")
-    )
-    return [
-        (name.partition("<")[0].partition("(")[0][:40], end - start) for start, end, name in found
-    ]

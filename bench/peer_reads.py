@@ -24,7 +24,7 @@ from torch import Tensor
 
 import flashasc
 
-from .fused_ulysses import measured, tell
+from .fused_time import Together, measured, tell
 from .machine import facts
 
 HEADS, HEAD = 16, 128
@@ -71,7 +71,8 @@ def measure(S: int, device: torch.device) -> dict[str, Any]:
     dist.barrier()
     if not torch.equal(ways["peer's memory"](), ways["copy, then attention"]()):
         raise RuntimeError("attention over the peer's memory differs from that over a copy of it")
-    times = {name: statistics.median(rounds) for name, rounds in measured(ways, 2, ROUNDS).items()}
+    found = measured(ways, 2, ROUNDS, Together(device))
+    times = {name: statistics.median(rounds) for name, rounds in found.items()}
     tell(f"{S:>7}  " + ", ".join(f"{name} {ms:.3f}" for name, ms in times.items()) + " ms")
     dist.barrier()
     return {"keys": S} | times

@@ -22,7 +22,7 @@ from .._arguments import Arguments
 from ..attention import attention
 from ._agreement import Facts
 from ._parcel import ALIGNMENT, Parcel
-from ._return import UNFUSED, Failure, PeerMemory, Step, int32
+from ._return import UNFUSED, Failure, Found, PeerMemory, int32
 from ._transport import Transport
 
 _TILE_ROWS = 16
@@ -37,9 +37,9 @@ class EmulatedBuffers(PeerMemory):
         self, transport: Transport, device: torch.device, slot_bytes: int, *, poison: bool = False
     ) -> None:
         super().__init__(transport, device, slot_bytes, poison=poison)
-        self._words_bytes = -(-12 * self.world // ALIGNMENT) * ALIGNMENT
+        self._words_bytes = -(-4 * self.world // ALIGNMENT) * ALIGNMENT
         self._maps = mapped(transport, self._words_bytes + 2 * slot_bytes)
-        self.words = [memoryview(one)[: 12 * self.world].cast("i") for one in self._maps]
+        self.words = [memoryview(one)[: 4 * self.world].cast("i") for one in self._maps]
         self.failed: list[Failure] = []
         if poison:
             for slot in range(2):
@@ -55,32 +55,17 @@ class EmulatedBuffers(PeerMemory):
             )
         return {"memory of peers": cls.name}
 
-    def wait(
-        self, step: Step, first_word: int, target: int, *, allowed: int, call: int, seconds: float
-    ) -> None:
-        if self.failed:
-            return
-        deadline = time.monotonic() + seconds
-        found: list[Failure] = []
-        for rank in range(self.world):
-            looks = 0
-            while (ahead := int32(self.words[self.rank][first_word + rank] - target)) < 0:
-                if time.monotonic() > deadline:
-                    break
-                looks += 1
-                time.sleep(0 if looks < 100 else 0.0002)
-            if not 0 <= ahead <= allowed:
-                found.append(Failure(rank, ahead, step, call))
-        self.failed += found
+    def begin(self) -> None:
+        pass
 
-    def attend(self, arguments: Arguments, parcel: Parcel, slot: int) -> None:
+    def attend(self, arguments: Arguments, parcel: Parcel, slot: int, found: Found) -> None:
         options = arguments._asdict()
         q, k, v = (options.pop(name) for name in "qkv")
-        found: Any = attention(q, k, v, **options)
-        out, lse = found if parcel.with_lse else (found, None)
-        self.push(out, lse, parcel, slot)
+        computed: Any = attention(q, k, v, **options)
+        out, lse = computed if parcel.with_lse else (computed, None)
+        self.push(out, lse, parcel, slot, found)
 
-    def push(self, x: Tensor, lse: Tensor | None, parcel: Parcel, slot: int) -> None:
+    def push(self, x: Tensor, lse: Tensor | None, parcel: Parcel, slot: int, found: Found) -> None:
         for batch, head, first, stop in parcel.tiles():
             row = first
             while row < stop and not self.failed:
@@ -88,8 +73,7 @@ class EmulatedBuffers(PeerMemory):
                 to = min(end, stop)
                 numbers = None if lse is None else lse[batch, head, row:to]
                 rows = x[batch, head, row:to]
-                self.store(rows, numbers, parcel, slot, owner, batch, head, place)
-                self.signal(slot, owner, tile=(batch, head, row))
+                self.store(rows, numbers, parcel, slot, found, owner, batch, head, place)
                 row = to
 
     def store(
@@ -98,6 +82,7 @@ class EmulatedBuffers(PeerMemory):
         lse: Tensor | None,
         parcel: Parcel,
         slot: int,
+        found: Found,
         owner: int,
         batch: int,
         head: int,
@@ -105,7 +90,7 @@ class EmulatedBuffers(PeerMemory):
     ) -> None:
         """Store rows of one of this rank's heads with their owner, from a place on."""
         head += self.rank * parcel.heads
-        out, numbers = self.views(parcel, slot, owner)
+        out, numbers = found if owner == self.rank else self.views(parcel, slot, owner)
         to = place + len(rows)
         if parcel.heads_first:
             out[batch, head, place:to] = rows
@@ -114,26 +99,44 @@ class EmulatedBuffers(PeerMemory):
         if lse is not None and numbers is not None:
             numbers[batch, head, place:to] = lse
 
-    def signal(self, slot: int, owner: int, tile: tuple[int, int, int]) -> None:
-        """Count one more tile with its owner."""
-        word = slot * self.world + self.rank
-        self.words[owner][word] = int32(self.words[owner][word] + 1)
-
-    def take(self, parcel: Parcel, slot: int) -> tuple[Tensor, Tensor | None]:
-        out, lse = self.views(parcel, slot, self.rank)
-        found = out.clone(), None if lse is None else lse.clone()
+    def meet(self, call: int, *, seconds: float) -> None:
         if self.failed:
-            for x in found:
-                if x is not None:
-                    x.fill_(torch.nan)
-        elif self.poison:
-            self._buffer(self.rank, slot).fill_(0xFF)
-        return found
+            return
+        for owner in range(self.world):
+            self.signal(owner, call)
+        target = int32(call + 1)
+        deadline = time.monotonic() + seconds
+        late: list[Failure] = []
+        for rank in range(self.world):
+            looks = 0
+            while (ahead := int32(self.words[self.rank][rank] - target)) < 0:
+                if time.monotonic() > deadline:
+                    break
+                looks += 1
+                time.sleep(0 if looks < 100 else 0.0002)
+            if not 0 <= ahead <= 1:
+                late.append(Failure(rank, ahead, call))
+        self.failed += late
 
-    def post(self, word: int, value: int) -> None:
-        if not self.failed:
-            for words in self.words:
-                words[word] = value
+    def signal(self, owner: int, call: int) -> None:
+        """Count one more call with a rank."""
+        self.words[owner][self.rank] = int32(self.words[owner][self.rank] + 1)
+
+    def take(self, parcel: Parcel, slot: int, found: Found) -> None:
+        first = self.rank * parcel.heads
+        for x, arrived, dim in zip(
+            found, self.views(parcel, slot, self.rank), (1 if parcel.heads_first else 2, 1)
+        ):
+            if x is None or arrived is None:
+                continue
+            if self.failed:
+                x.fill_(torch.nan)
+                continue
+            for heads in (slice(0, first), slice(first + parcel.heads, None)):
+                at = (slice(None),) * dim + (heads,)
+                x[at] = arrived[at]
+        if self.poison:
+            self._buffer(self.rank, slot).fill_(0xFF)
 
     def finish(self, *, wait: bool) -> None:
         pass
@@ -142,7 +145,7 @@ class EmulatedBuffers(PeerMemory):
         return self.failed
 
     def counters(self) -> list[int]:
-        return list(self.words[self.rank][: 2 * self.world])
+        return list(self.words[self.rank])
 
     @classmethod
     def tile_rows(cls, arguments: Arguments) -> int:

@@ -1,41 +1,39 @@
 """The way back from heads to sequence inside the attention kernel: its protocol.
 
 Each rank computes all rows of some heads; a row of all heads belongs to one rank. A tile that is
-finished is stored where its rows' owner will look for them, in the owner's memory, and the owner is
-signalled. Nothing is sent afterwards.
+finished is stored where its rows' owner will look for them, in the owner's memory. Nothing is sent
+afterwards but a signal to each rank.
 
-Memory. Each rank of a group has, in memory that its peers can address, two buffers and 3 * world
+Memory. Each rank of a group has, in memory that its peers can address, two buffers and `world`
 words of 32 bits, which are 0 at first. Call n = 0, 1, ... uses buffer n % 2. A buffer holds what
-this rank gets back, [B, heads of all ranks, its rows, Dv], and behind it the log-sum-exp.
+this rank gets back, [B, heads of all ranks, its rows, Dv], and behind it the log-sum-exp. Its own
+heads are not stored there: they go where the result is, which is this rank's alone.
 
-    arrived[2][world]   how many tiles each rank has stored here, by buffer, since the beginning.
-                        Only that rank adds to it: once for each tile and each run of this rank's
-                        rows in it, with release, after the tile.
-    freed[world]        how many calls each rank has taken from its own buffers, as it tells its
-                        peers. Only that rank writes it, with release, after it has read a buffer.
+    stored[world]       for how many calls each rank has stored here. Only that rank adds to it.
 
 A call, on a rank r:
 
-    1. wait     freed[o] >= n - 1 for every o: buffer n % 2 of all owners is read to the end.
-    2. store    each tile with its owners, and after it add 1 to their arrived[n % 2][r].
-    3. wait     arrived[n % 2][s] == target for every s. The target grows with each call by the
-                tiles that a rank has for this one, which all ranks work out from the agreed sizes.
-    4. take     copy the buffer to the result.
-    5. free     write n + 1 into freed[r] of every rank.
+    1. store    each tile with its owners.
+    2. signal   add 1 to stored[r] of every rank, also of those that no tile went to.
+    3. wait     stored[s] >= n + 1 for every s; it is n + 1 or n + 2.
+    4. take     copy the peers' heads from the buffer to the result.
 
-Why it holds. Counters only grow and are compared with a sum over all calls, so a signal of an
-earlier call can't stand for one of this call: the earlier ones are in the target. While a rank has
-said n, that calls 0 to n - 1 are taken, its peers get past step 1 of call n + 1 at most, for call
-n + 2 waits for it to say n + 1. So nobody stores into a buffer that is still being read, and while
-a rank waits in step 3 of call n no tile of call n + 2 can be counted: a counter beyond its target
-is an error, and so is one below it when the time is up. freed[o] may be beyond n - 1 in step 1 of
-call n: by 1 where o has rows, which needs this rank's tiles to get further, and by 3 where it has
-none. Back-to-back calls need no barrier. Counters go round after 2**32 tiles; differences are
-compared, which are small.
+The steps of a rank follow each other, as do its calls: on a GPU they are kernels of one stream.
 
-Order of memory. Step 2: threads of a program store, meet at a barrier, one adds with release at
-system scope. Steps 1 and 3: read with acquire at system scope; what the stream does afterwards sees
-what was released. Step 5: a kernel of its own behind the copy, so that all of it has been read.
+Why it holds. What is taken is there: s adds the n + 1st time after it has stored for call n.
+Nobody stores into a buffer that is still to be read: s stores for call n + 2 into the buffer of
+call n after step 3 of call n + 1, which saw stored[r] >= n + 2 there, and r has added that often
+only after step 4 of call n. Nor is a counter ever further than n + 2 in step 3 of call n: s adds
+the n + 3rd time after step 3 of call n + 1, which waits for r to add the n + 2nd time, and r does
+so after its step 3 of call n. More is an error, and so is less when the time is up. A signal of
+an earlier call can't stand for one of this call: counters only grow, and the earlier ones are in
+the target. So calls behind each other need no barrier, and nobody says that a buffer is free:
+the next call's signal does. Counters go round after 2**32 calls; differences are compared, which
+are small.
+
+Order of memory. Step 2 is in a kernel behind the one that stores, and adds with release at system
+scope; step 3 reads with acquire at system scope, and step 4 is a kernel behind it. The reads of
+step 4 are done when the next call's kernels begin, so its signal releases them too.
 
 Failure. Waits are bounded: `timeout` seconds, or what the group was made with. A wait that gives up
 notes which peer is how far, and nothing is stored with, taken from or said to a peer any more: the
@@ -48,8 +46,10 @@ sizes put them, inside a buffer that holds the largest rank's part.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -64,8 +64,8 @@ from ._transport import CommunicationError, Transport
 UNFUSED = "use fused=False, which exchanges outputs with all_to_all_single"
 """The way out that every refusal names."""
 
-Step = Literal["buffers", "tiles"]
-STEPS: tuple[Step, ...] = ("buffers", "tiles")
+Found = tuple[Tensor, Tensor | None]
+"""A rank's rows of all heads: its output, and its log-sum-exp if asked for."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,11 @@ class Failure:
     Attributes:
         peer: rank in the group.
         ahead: the counter, from its target.
-        step, call: where.
+        call: where.
     """
 
     peer: int
     ahead: int
-    step: Step
     call: int
 
 
@@ -100,6 +99,7 @@ class PeerMemory(ABC):
         self, transport: Transport, device: torch.device, slot_bytes: int, *, poison: bool = False
     ) -> None:
         self.rank, self.world = transport.rank, transport.world
+        self.device = device
         self.slot_bytes = slot_bytes
         self.poison = poison
 
@@ -112,27 +112,41 @@ class PeerMemory(ABC):
             NotImplementedError: there is no such memory here.
         """
 
-    @abstractmethod
-    def wait(
-        self, step: Step, first_word: int, target: int, *, allowed: int, call: int, seconds: float
-    ) -> None:
-        """Wait, from here on in the stream, for world words to be `target` to target + allowed."""
+    def result(self, parcel: Parcel) -> Found:
+        """New tensors for what this rank gets back; NaN in them where they are poisoned."""
+        out = torch.empty(parcel.out_shape(self.rank), dtype=parcel.dtype, device=self.device)
+        lse = None
+        if parcel.with_lse:
+            lse = torch.empty(parcel.lse_shape(self.rank), device=self.device)
+        if self.poison:
+            for x in (out, lse):
+                if x is not None:
+                    x.fill_(torch.nan)
+        return out, lse
 
     @abstractmethod
-    def attend(self, arguments: Arguments, parcel: Parcel, slot: int) -> None:
-        """Compute the attention of this rank's heads, and store tiles with their owners."""
+    def begin(self) -> None:
+        """A call begins: what is handed to the device now comes behind the call before it."""
 
     @abstractmethod
-    def push(self, x: Tensor, lse: Tensor | None, parcel: Parcel, slot: int) -> None:
-        """Store tiles of x [B, heads, rows, Dv] and lse [B, heads, rows] with their owners."""
+    def attend(self, arguments: Arguments, parcel: Parcel, slot: int, found: Found) -> None:
+        """Compute the attention of this rank's heads, and store tiles with their owners.
+
+        Args:
+            found: where this rank's own rows go.
+        """
 
     @abstractmethod
-    def take(self, parcel: Parcel, slot: int) -> tuple[Tensor, Tensor | None]:
-        """Copy what arrived: new tensors; NaN throughout after a failure."""
+    def push(self, x: Tensor, lse: Tensor | None, parcel: Parcel, slot: int, found: Found) -> None:
+        """Store tiles of x [B, heads, rows, Dv] and lse [B, heads, rows]: see `attend`."""
 
     @abstractmethod
-    def post(self, word: int, value: int) -> None:
-        """Write a word of every rank's, behind all that was done so far."""
+    def meet(self, call: int, *, seconds: float) -> None:
+        """Signal all ranks that a call is stored, and wait, in the stream, for their signals."""
+
+    @abstractmethod
+    def take(self, parcel: Parcel, slot: int, found: Found) -> None:
+        """Copy what peers stored to where it belongs; NaN throughout after a failure."""
 
     @abstractmethod
     def finish(self, *, wait: bool) -> None:
@@ -144,7 +158,7 @@ class PeerMemory(ABC):
 
     @abstractmethod
     def counters(self) -> list[int]:
-        """The words arrived[2][world], as they are now."""
+        """The words stored[world], as they are now."""
 
     @classmethod
     @abstractmethod
@@ -177,28 +191,22 @@ class ReturnPath:
         self.kind = memory
         self.memory: PeerMemory | None = None
         self.broken = ""
-        self._start_counting()
+        self.calls = 0
         self._names = [transport.name(rank) for rank in range(transport.world)]
         self._rank = transport.rank
         self._seconds = _group_seconds(transport)
 
-    def _start_counting(self) -> None:
-        self.calls = 0
-        self.targets = [0, 0]
-
     def attend(
         self, arguments: Arguments, parcel: Parcel, transport: Transport, device: torch.device
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> Found:
         """This rank's rows of all heads, of the attention that all ranks compute."""
         memory = self.buffers(transport, device, parcel.bytes)
-        return self._call(parcel, transport, lambda slot: memory.attend(arguments, parcel, slot))
+        return self._call(memory, parcel, transport, partial(memory.attend, arguments))
 
-    def push(
-        self, x: Tensor, lse: Tensor | None, parcel: Parcel, transport: Transport
-    ) -> tuple[Tensor, Tensor | None]:
+    def push(self, x: Tensor, lse: Tensor | None, parcel: Parcel, transport: Transport) -> Found:
         """This rank's rows of all heads, of what all ranks have: no computation."""
         memory = self.buffers(transport, x.device, parcel.bytes)
-        return self._call(parcel, transport, lambda slot: memory.push(x, lse, parcel, slot))
+        return self._call(memory, parcel, transport, partial(memory.push, x, lse))
 
     def buffers(self, transport: Transport, device: torch.device, slot_bytes: int) -> PeerMemory:
         """Buffers of this size at least; all ranks make them together, and larger ones anew."""
@@ -209,26 +217,27 @@ class ReturnPath:
             self.memory = self.kind(transport, device, slot_bytes)
             # let go of now: nobody gets past the making of new ones before all are done with these
             del old
-            self._start_counting()
+            self.calls = 0
         return self.memory
 
     def _call(
-        self, parcel: Parcel, transport: Transport, store: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        memory, call, slot, world = self.memory, self.calls, self.calls % 2, parcel.world
-        assert memory is not None and not self.broken, self.broken
+        self,
+        memory: PeerMemory,
+        parcel: Parcel,
+        transport: Transport,
+        store: Callable[[Parcel, int, Found], None],
+    ) -> Found:
+        call, slot = self.calls, self.calls % 2
+        assert not self.broken, self.broken
         seconds = self._seconds if transport.timeout is None else transport.timeout
         try:
             if transport.on_step is not None:
                 transport.on_step(f"sequence for heads, fused, call {call}")
-            freed = int32(call - 1)
-            memory.wait("buffers", 2 * world, freed, allowed=3, call=call, seconds=seconds)
-            store(slot)
-            self.targets[slot] += parcel.signals(self._rank)
-            target = int32(self.targets[slot])
-            memory.wait("tiles", slot * world, target, allowed=0, call=call, seconds=seconds)
-            found = memory.take(parcel, slot)
-            memory.post(2 * world + self._rank, int32(call + 1))
+            memory.begin()
+            found = memory.result(parcel)
+            store(parcel, slot, found)
+            memory.meet(call, seconds=seconds)
+            memory.take(parcel, slot, found)
             memory.finish(wait=transport.timeout is not None)
         except Exception as error:
             # counts no longer agree with the peers'
@@ -255,14 +264,13 @@ class ReturnPath:
 
     def unsettled(self) -> str:
         """What counters say that they should not, once all ranks are done; "" if nothing."""
-        counters = [] if self.memory is None else self.memory.counters()
-        world = len(self._names)
-        for number, counter in enumerate(counters):
-            slot, source = divmod(number, world)
-            if ahead := int32(counter - self.targets[slot]):
+        if self.memory is None:
+            return ""
+        for source, counter in zip(self._names, self.memory.counters(), strict=True):
+            if ahead := int32(counter - self.calls):
                 return (
-                    f"rank {self._names[source]} signalled {abs(ahead)} tiles "
-                    f"{'more' if ahead > 0 else 'less'} than the calls had for this rank"
+                    f"rank {source} signalled {abs(ahead)} calls "
+                    f"{'more' if ahead > 0 else 'less'} than there were"
                 )
         return ""
 
@@ -270,14 +278,12 @@ class ReturnPath:
         first = failures[0]
         peers = ", ".join(str(self._names[failure.peer]) for failure in failures)
         where = (
-            f"rank {self._names[self._rank]}: sequence for heads, fused, step {first.step} of call "
+            f"rank {self._names[self._rank]}: sequence for heads, fused, step tiles of call "
             f"{first.call}, peer rank {peers}"
         )
         if first.ahead > 0:
-            return f"{where}: {first.ahead} signals more than belong to this call"
-        if first.step == "buffers":
-            return f"{where}: it has not read its buffer of call {first.call - 2} in {seconds:g} s"
-        return f"{where}: {-first.ahead} tiles that it stores here have not come in {seconds:g} s"
+            return f"{where}: signalled {first.ahead} calls further than it can be"
+        return f"{where}: has not signalled in {seconds:g} s that it stored them here"
 
 
 def _group_seconds(transport: Transport) -> float:

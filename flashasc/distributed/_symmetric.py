@@ -19,7 +19,7 @@ from torch import Tensor
 from .._target import target_of
 from ._agreement import Facts
 from ._device_memory import DeviceBuffers
-from ._return import UNFUSED, Step
+from ._return import UNFUSED
 from ._transport import Transport
 
 # between two looks at a device's queue
@@ -65,7 +65,7 @@ class SymmetricBuffers(DeviceBuffers):
                 "fused=True stores into peers' memory through PyTorch's symmetric memory, which "
                 f"flashasc uses on NVIDIA GPUs; q, k and v are on {device}: {UNFUSED}"
             )
-        if importlib.util.find_spec("torch.distributed._symmetric_memory") is None:
+        if not _has_symmetric_memory():
             raise NotImplementedError(
                 f"fused=True needs torch.distributed._symmetric_memory, which this PyTorch "
                 f"({torch.__version__}) lacks: {UNFUSED}"
@@ -125,14 +125,11 @@ class SymmetricBuffers(DeviceBuffers):
     def on_host(self, x: Tensor) -> Tensor:
         return x.pin_memory()
 
-    def wait(
-        self, step: Step, first_word: int, target: int, *, allowed: int, call: int, seconds: float
-    ) -> None:
+    def begin(self) -> None:
         here = torch.cuda.current_stream(self.device)
         if self.done is not None and here != self.stream:
             # the words and buffers are used by one call after another
             here.wait_event(self.done)
-        super().wait(step, first_word, target, allowed=allowed, call=call, seconds=seconds)
 
     def finish(self, *, wait: bool) -> None:
         self.stream = torch.cuda.current_stream(self.device)
@@ -144,6 +141,11 @@ class SymmetricBuffers(DeviceBuffers):
 
     def quiesce(self) -> None:
         torch.cuda.synchronize(self.device)
+
+
+@functools.cache
+def _has_symmetric_memory() -> bool:
+    return importlib.util.find_spec("torch.distributed._symmetric_memory") is not None
 
 
 @functools.cache

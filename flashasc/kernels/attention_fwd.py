@@ -36,7 +36,7 @@ def _attention_fwd_tile(
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
     V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
     SETTLE: tl.constexpr,
-    peers_ptr=None, pieces_ptr=None, failed_ptr=None, pieces=0, out_at=0, lse_at=0, signal_at=0,
+    peers_ptr=None, pieces_ptr=None, failed_ptr=None, pieces=0, out_at=0, lse_at=0, rank=0,
     first_head=0, all_heads=0,
     PEERS: tl.constexpr = False, HEADS_FIRST: tl.constexpr = True, STEPS: tl.constexpr = 0,
 ):  # fmt: skip
@@ -46,7 +46,7 @@ def _attention_fwd_tile(
     output; sinks then are for whoever finishes it. DIAGONALS: each sequence brings its own.
     PACKED: Sq and Sk are the tokens of all sequences, max_q and max_k the most that one counts
     with, and strides along the batch are 0. PEERS: rows belong to several ranks, and are stored
-    with them, see `peer_store`; head 0 is their first_head of all_heads.
+    with them, see `store_owned`; head 0 is their first_head of all_heads.
     """
     start_m = tile * BLOCK_M
     q_ptr = advance(advance(q_ptr, batch, stride_qb), head, stride_qh)
@@ -140,7 +140,7 @@ def _attention_fwd_tile(
         )  # fmt: skip
         if PEERS:
             store_owned(
-                peers_ptr, pieces_ptr, failed_ptr, pieces, out_at, lse_at, signal_at,
+                peers_ptr, pieces_ptr, failed_ptr, out_ptr, lse_ptr, pieces, out_at, lse_at, rank,
                 out, lse, batch, first_head + head, all_heads, start_m, Sq,
                 out_ptr.dtype.element_ty, Dv, WITH_LSE, HEADS_FIRST, STEPS,
             )  # fmt: skip

@@ -173,7 +173,8 @@ def launch_attention_fwd(
         state: write the rows' raw state instead: `out` is its acc and `lse` its rows, as in
             `state_memory`, with S before the last two, or last, dimensions. Sinks do not count.
         few: packed sequences of at most so many queries are left out.
-        peers: rows go to the ranks that own them; `out` and `lse` are not written to.
+        peers: rows go to the ranks that own them. `out` and `lse` begin where this rank's own
+            output does, of all heads, and have strides of 0.
     """
     if state:
         assert lse is not None

@@ -1,11 +1,13 @@
 """Stores into other ranks' memory, and the signals that say what is there: device functions.
 
 All that knows how a peer is reached: on NVIDIA its memory is mapped, and an address is enough. For
-another kind of symmetric memory these five are written anew, and nothing else.
+another kind of symmetric memory these four are written anew, and nothing else.
 
-Order of memory (PTX ISA, memory consistency model): the threads of a program store, meet at a
-barrier, and one of them adds to a counter with release at system scope, which is cumulative: who
-reads the sum with acquire at system scope sees what all of them stored.
+Order of memory (PTX ISA, memory consistency model): a kernel stores; a thread of a later kernel
+of the same stream, before which all of that is done, adds to a counter with release at system
+scope, which is cumulative: who reads the sum with acquire at system scope sees what the kernel
+stored. A release behind each tile would do too, and its program would stand still until all its
+stores have come to the peer.
 """
 
 from __future__ import annotations
@@ -55,22 +57,16 @@ def store_numbers_to_peer(memory, start, values, rows_from, rows_to):
 
 
 @triton.jit
-def add_signal(memory, at):
-    """Count one more tile, once all threads of this program have stored what they have of it.
+def add_signals(memories, at, mask):
+    """Count one more call with ranks, behind all that earlier kernels of this stream stored.
 
     Args:
-        memory: int64. Address of the memory of the rank that counts.
+        memories: int64 [ranks]. Address of the memory of each rank that counts.
+        mask: which of these there are. They are told at once: nobody waits for another's answer.
         at: int64 or int32. Bytes from there to the counter, int32.
     """
-    tl.debug_barrier()
-    tl.atomic_add((memory + at).to(tl.pointer_type(tl.int32)), 1, sem="release", scope="sys")
-
-
-@triton.jit
-def set_signal(memory, at, value):
-    """Say that all that earlier kernels of this stream did is done: see `add_signal`."""
-    tl.debug_barrier()
-    tl.atomic_xchg((memory + at).to(tl.pointer_type(tl.int32)), value, sem="release", scope="sys")
+    words = (memories + at).to(tl.pointer_type(tl.int32))
+    tl.atomic_add(words, 1, mask=mask, sem="release", scope="sys")
 
 
 @triton.jit
@@ -81,20 +77,22 @@ def read_signal(ptr):
 
 @triton.jit
 def store_owned(
-    peers_ptr, pieces_ptr, failed_ptr, pieces, out_at, lse_at, signal_at,
+    peers_ptr, pieces_ptr, failed_ptr, home_ptr, home_lse_ptr, pieces, out_at, lse_at, rank,
     out, lse, batch, head, heads, row_start, row_end,
     DTYPE: tl.constexpr, Dv: tl.constexpr, WITH_LSE: tl.constexpr, HEADS_FIRST: tl.constexpr,
     STEPS: tl.constexpr,
 ):  # fmt: skip
-    """Store a tile of output rows with the ranks that own them, and signal each.
+    """Store a tile of output rows with the ranks that own them.
 
     Args:
         peers_ptr: to int64 [world]: address of each rank's memory.
         pieces_ptr, pieces, STEPS: whose rows are whose, see `owner_of`.
         failed_ptr: to int32. Not 0: a wait gave up, and nothing is stored.
-        out_at, lse_at: int64. Bytes from there to the output and the log-sum-exp of this call,
-            multiples of 16.
-        signal_at: int64. The same to this rank's counter.
+        home_ptr, home_lse_ptr: to this rank's own output and log-sum-exp, multiples of 16:
+            its own rows go there. The latter is used WITH_LSE.
+        out_at, lse_at: int64. Bytes from a peer's address to the output and the log-sum-exp of
+            this call, multiples of 16.
+        rank: int32. This one.
         out: [BLOCK_M, BLOCK_DV] fp32.
         lse: [BLOCK_M] fp32; used WITH_LSE.
         batch, head, heads: int32. Which sequence; which of how many query heads of all ranks.
@@ -111,6 +109,7 @@ def store_owned(
         owner, place, rows, _first, end = owner_of(pieces_ptr, row, pieces, STEPS)
         to = tl.minimum(end, last)
         memory = tl.load(peers_ptr + owner)
+        to_out = tl.where(owner == rank, home_ptr.to(tl.int64), memory + out_at)
         wide = rows.to(tl.int64)
         # of the tile's row 0, which may be another's: only rows from `row` on are stored
         place_0 = (place - (row - row_start)).to(tl.int64)
@@ -121,11 +120,10 @@ def store_owned(
             stride_row = tl.cast(heads, tl.int64) * Dv
             start = (tl.cast(batch, tl.int64) * wide + place_0) * stride_row + head * Dv
         store_to_peer(
-            memory + out_at, start, out, row - row_start, to - row_start, stride_row,
-            DTYPE, Dv,
+            to_out, start, out, row - row_start, to - row_start, stride_row, DTYPE, Dv
         )  # fmt: skip
         if WITH_LSE:
             start_lse = tl.cast(batch * heads + head, tl.int64) * wide + place_0
-            store_numbers_to_peer(memory + lse_at, start_lse, lse, row - row_start, to - row_start)
-        add_signal(memory, signal_at)
+            to_lse = tl.where(owner == rank, home_lse_ptr.to(tl.int64), memory + lse_at)
+            store_numbers_to_peer(to_lse, start_lse, lse, row - row_start, to - row_start)
         row = to

@@ -17,7 +17,7 @@ from flashasc.distributed._agreement import Facts
 from flashasc.distributed._emulated import EmulatedBuffers
 from flashasc.distributed._parcel import Parcel, Pieces
 from flashasc.distributed._placement import Placement, shards, stream_index
-from flashasc.distributed._return import ReturnPath, Step
+from flashasc.distributed._return import Found, ReturnPath
 from flashasc.distributed._run import run_ulysses
 from flashasc.distributed._transport import Transport
 from flashasc.distributed.verify.peers import poisoned
@@ -68,21 +68,23 @@ class Unsteady(poisoned(EmulatedBuffers)):  # type: ignore[misc]
         if self.chance.random() < 0.02:
             time.sleep(self.chance.random() * 0.002)
 
-    def signal(self, slot: int, owner: int, tile: tuple[int, int, int]) -> None:
+    def store(self, *what: Any) -> None:
         self._maybe()
-        super().signal(slot, owner, tile)
+        super().store(*what)
 
-    def wait(
-        self, step: Step, first_word: int, target: int, *, allowed: int, call: int, seconds: float
-    ) -> None:
+    def signal(self, owner: int, call: int) -> None:
         self._maybe()
-        super().wait(step, first_word, target, allowed=allowed, call=call, seconds=seconds)
+        super().signal(owner, call)
+
+    def take(self, parcel: Parcel, slot: int, found: Found) -> None:
+        self._maybe()
+        super().take(parcel, slot, found)
 
 
 def stress(calls: int) -> str:
     """Calls behind each other without a barrier, buffers poisoned, counters about to go round.
 
-    The last of four ranks has no rows, and runs ahead of the others.
+    The last of four ranks has no rows.
     """
     ranks = Transport(timeout=60.0)
     Unsteady.chance.seed(ranks.rank)
@@ -111,11 +113,10 @@ def _nearly_round(path: ReturnPath) -> None:
     dist.barrier()
     assert isinstance(path.memory, EmulatedBuffers)
     most = 2**31 - 100
-    world = path.memory.world
-    path.memory.words[path.memory.rank][: 2 * world] = memoryview(
-        torch.full((2 * world,), most, dtype=torch.int32).numpy()
-    )
-    path.targets = [most, most]
+    for rank in range(path.memory.world):
+        path.memory.words[path.memory.rank][rank] = most
+    # even, as the number of calls was
+    path.calls = most
     dist.barrier()
 
 
@@ -148,9 +149,9 @@ class _Elsewhere(EmulatedBuffers):
 class _Silent(EmulatedBuffers):
     """Rank 1 stores and never signals."""
 
-    def signal(self, slot: int, owner: int, tile: tuple[int, int, int]) -> None:
+    def signal(self, owner: int, call: int) -> None:
         if self.rank != 1:
-            super().signal(slot, owner, tile)
+            super().signal(owner, call)
 
 
 def wrong_calls() -> dict[str, tuple[str, str]]:

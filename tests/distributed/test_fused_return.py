@@ -91,7 +91,8 @@ def breaking_reports() -> dict[str, Report]:
 def test_a_lost_signal_ends_in_an_error_that_names_the_peer() -> None:
     report = breaking_reports()["lost-signal"]
     assert report.layer == "comm" and not report.silent
-    says = "step tiles of call 1, peer rank 2: 1 tiles that it stores here have not come in 8 s"
+    # the second of five calls is not signalled: from then on rank 2's count is one short
+    says = "step tiles of call 4, peer rank 2: has not signalled in 8 s that it stored them here"
     seen = [failure.detail for failure in report.failures if says in failure.detail]
     assert seen and "rank 0: sequence for heads, fused" in seen[0], report.verdict
     assert "use fused=False" in seen[0]
@@ -100,14 +101,15 @@ def test_a_lost_signal_ends_in_an_error_that_names_the_peer() -> None:
 def test_a_stale_signal_is_one_too_many() -> None:
     """It is seen by the call that counts it, or it makes that one read early, and the next sees it.
 
-    Calls 1 and 3 each send one to the buffer of calls 0, 2 and 4.
+    Call 1 signals twice.
     """
     report = breaking_reports()["stale-signal"]
     assert report.layer == "comm" and not report.silent
     says = (
-        "step tiles of call [024], peer rank 2: [12] signals more than belong to this call",
-        "rank 2 signalled [12] tiles more than the calls had for this rank",
-        "call [24]: where .* of rank 2 in call [24] belongs: .* nan instead of",
+        "step tiles of call [0-4], peer rank 2: signalled [23] calls further than it can be",
+        "rank 2 signalled 1 calls more than there were",
+        # read early, or written over by a rank that was let go early
+        r"call [1-4]: where .* of rank \d in call [1-4] belongs: ",
     )
     assert any(re.search("|".join(says), f.detail) for f in report.failures), report.verdict
 
@@ -115,14 +117,14 @@ def test_a_stale_signal_is_one_too_many() -> None:
 def test_a_peer_that_dies_is_named_in_time() -> None:
     told, died = on_ranks(2, fused_cases.one_dies)
     assert isinstance(died, Died)
-    assert "rank 0: sequence for heads, fused, step tiles of call 1, peer rank 1: 1 tiles" in told
-    assert "not come in 1 s" in told and "fused=False" in told
+    assert "rank 0: sequence for heads, fused, step tiles of call 1, peer rank 1: has not" in told
+    assert "signalled in 1 s" in told and "fused=False" in told
 
 
 def test_without_a_timeout_the_result_is_nan_and_the_next_call_raises() -> None:
     for nan, told in returned(on_ranks(2, fused_cases.late_failure)):
         assert nan
-        assert re.search(r"step tiles of call 0, peer rank 1: 1 tiles .* in 0.3 s", told)
+        assert re.search(r"step tiles of call 0, peer rank 1: has not signalled in 0.3 s", told)
 
 
 WRONG = {

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
 from .._emulated import EmulatedBuffers
 from .._parcel import Parcel
+from .._return import Found
 from .setting import Setting
 
 
@@ -39,17 +41,17 @@ def with_fused_fault(setting: Setting, name: str) -> Setting:
 
 
 class _LostSignal(EmulatedBuffers):
-    def signal(self, slot: int, owner: int, tile: tuple[int, int, int]) -> None:
-        if not (slot == 1 and tile == (0, 1, 16)):
-            super().signal(slot, owner, tile)
+    def signal(self, owner: int, call: int) -> None:
+        if call != 1 or owner == self.rank:
+            super().signal(owner, call)
 
 
 class _StaleSignal(EmulatedBuffers):
-    def signal(self, slot: int, owner: int, tile: tuple[int, int, int]) -> None:
-        if slot == 1 and tile == (0, 0, 0):
-            # counted where the call before it counted
-            super().signal(0, owner, tile)
-        super().signal(slot, owner, tile)
+    def signal(self, owner: int, call: int) -> None:
+        super().signal(owner, call)
+        if call == 1:
+            # once more: the next call finds it
+            super().signal(owner, call)
 
 
 class _SwappedPeers(EmulatedBuffers):
@@ -59,6 +61,7 @@ class _SwappedPeers(EmulatedBuffers):
         lse: Tensor | None,
         parcel: Parcel,
         slot: int,
+        found: Found,
         owner: int,
         batch: int,
         head: int,
@@ -68,7 +71,7 @@ class _SwappedPeers(EmulatedBuffers):
         other = 1 - owner if owner < 2 else owner
         room = max(parcel.pieces.owned[other] - place, 0)
         some = None if lse is None else lse[:room]
-        super().store(rows[:room], some, parcel, slot, other, batch, head, place)
+        super().store(rows[:room], some, parcel, slot, found, other, batch, head, place)
 
 
 class _ShortTile(EmulatedBuffers):
@@ -78,6 +81,7 @@ class _ShortTile(EmulatedBuffers):
         lse: Tensor | None,
         parcel: Parcel,
         slot: int,
+        found: Found,
         owner: int,
         batch: int,
         head: int,
@@ -85,34 +89,49 @@ class _ShortTile(EmulatedBuffers):
     ) -> None:
         short = max(len(rows) - 1, 1)
         some = None if lse is None else lse[:short]
-        super().store(rows[:short], some, parcel, slot, owner, batch, head, place)
+        super().store(rows[:short], some, parcel, slot, found, owner, batch, head, place)
 
 
 class _LateStore(EmulatedBuffers):
-    """Each tile is stored after the next one's signal, and the last one after all signals."""
+    """Each peer's tile is stored after the next one, and the last one after the signal."""
 
     def __init__(self, *args: object, **options: object) -> None:
-        self.waiting: list[tuple[object, ...]] = []
+        self.waiting: list[Any] = []
         super().__init__(*args, **options)  # type: ignore[arg-type]
 
-    def store(self, *what: object) -> None:
+    def store(
+        self,
+        rows: Tensor,
+        lse: Tensor | None,
+        parcel: Parcel,
+        slot: int,
+        found: Found,
+        owner: int,
+        batch: int,
+        head: int,
+        place: int,
+    ) -> None:
+        what = (rows, lse, parcel, slot, found, owner, batch, head, place)
+        if owner == self.rank:
+            super().store(*what)
+            return
         before, self.waiting = self.waiting, [what]
         for late in before:
-            super().store(*late)  # type: ignore[arg-type]
+            super().store(*late)
 
-    def post(self, word: int, value: int) -> None:
-        # by now the owner has taken what it believes is there
+    def take(self, parcel: Parcel, slot: int, found: Found) -> None:
+        # long enough for the owner to take what it believes is there
         time.sleep(0.05)
         for late in self.waiting:
-            super().store(*late)  # type: ignore[arg-type]
+            super().store(*late)
         self.waiting = []
-        super().post(word, value)
+        super().take(parcel, slot, found)
 
 
 FUSED_FAULTS: dict[str, FusedFault] = {
-    "lost-signal": FusedFault("a tile is stored and not signalled", _LostSignal, True),
-    "stale-signal": FusedFault("a signal counts for the call before its own", _StaleSignal, True),
+    "lost-signal": FusedFault("a call is stored and not signalled", _LostSignal, True),
+    "stale-signal": FusedFault("a signal of the call before counts for a call", _StaleSignal, True),
     "swapped-peers": FusedFault("ranks 0 and 1 get each other's tiles", _SwappedPeers),
     "short-tile": FusedFault("the last row of each tile is not stored", _ShortTile),
-    "early-signal": FusedFault("signals come before what they stand for", _LateStore),
+    "early-signal": FusedFault("the signal comes before what it stands for", _LateStore),
 }
