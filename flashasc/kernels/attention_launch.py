@@ -78,7 +78,7 @@ def kernel_constants(
         "WIDE": wide,
         **dict(zip(("Q_BY_COLUMNS", "K_BY_COLUMNS", "V_BY_COLUMNS"), by_columns, strict=True)),
         "PAIRS": config.pairs,
-        "DESCRIPTORS": ("edges" if config.described_edges else "whole") if descriptors else "none",
+        "DESCRIPTORS": descriptors and ("edges" if config.described_edges else "whole"),
         "SETTLE": config.settle,
         "CORE_LOOP": config.core_loop,
         "ORDER": order_of(problem, config),

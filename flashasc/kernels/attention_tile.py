@@ -29,7 +29,7 @@ def attend_tile(
     table_ptr=None, pages=0, stride_kp=0, stride_vp=0, PAGE: tl.constexpr = 0,
     PAIRS: tl.constexpr = False,
     k_desc=None, v_desc=None, desc_batch=0, desc_head=0, desc_row=0,
-    DESCRIPTORS: tl.constexpr = "none", SETTLE: tl.constexpr = False,
+    DESCRIPTORS: tl.constexpr = False, SETTLE: tl.constexpr = False,
 ):  # fmt: skip
     """Attend from a tile of queries to the keys [start_n, start_n + BLOCK_N).
 
@@ -39,11 +39,11 @@ def attend_tile(
             decided as it runs.
         "left", "right": keys before `begin`, or from `end` on, are among them and are not read.
         "branch": anything, decided as it runs by one branch for all.
-    PAGE: keys and values lie in pages of that many, see `load_paged_tile`. DESCRIPTORS: not "none":
+    PAGE: keys and values lie in pages of that many, see `load_paged_tile`. DESCRIPTORS: not False:
     tiles that hold no key but such that some row sees are read by descriptor, see `attend_range`.
     """
     # a descriptor knows where the memory ends, not what the rows may see
-    DESCRIBED: tl.constexpr = DESCRIPTORS != "none" and (BAND == "never" or BAND == "inside")
+    DESCRIBED: tl.constexpr = DESCRIPTORS and (BAND == "never" or BAND == "inside")
     CHECK: tl.constexpr = BAND != "never" and BAND != "inside"
     # keys that no row of the tile sees are not read: whatever lies there cannot spread
     if DESCRIBED:
@@ -136,7 +136,7 @@ def attend_range(
     table_ptr=None, pages=0, stride_kp=0, stride_vp=0, PAGE: tl.constexpr = 0,
     PAIRS: tl.constexpr = False,
     k_desc=None, v_desc=None, desc_batch=0, desc_head=0, desc_row=0,
-    DESCRIPTORS: tl.constexpr = "none", SETTLE: tl.constexpr = False,
+    DESCRIPTORS: tl.constexpr = False, SETTLE: tl.constexpr = False,
 ):  # fmt: skip
     """The state of a tile of queries after the keys from start_n, a tile at a time, to end.
 
@@ -147,7 +147,7 @@ def attend_range(
         DESCRIPTORS: with SPLIT_LOOP, which tiles are read by k_desc and v_desc, which describe
             [batches, heads, rows, columns] in tiles of [1, 1, BLOCK_N, BLOCK_D or BLOCK_DV]:
             "whole": those whose keys every row sees; "edges": also those that hold no key but such
-            that some row sees; "none".
+            that some row sees. False: none.
         desc_batch, desc_head, desc_row: int32. Where key 0 lies in them.
 
     Returns:

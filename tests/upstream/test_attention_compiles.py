@@ -94,7 +94,7 @@ on_hopper = pytest.mark.skipif(
 STACK_BYTES = {
     ("standard", 64): 0,
     ("standard", 128): 80,
-    # of "standard", 128, around the loops: with products that are waited for 4 % faster than without
+    # of "standard", 128, around the loops: 4 % faster, with products that are waited for
     # of "compensated", none in the loop over whole tiles
     ("compensated", 64): 96,
     ("compensated", 128): 0,
