@@ -48,8 +48,7 @@ def expected(
             weighted values in that of the keys. What a library does depends on where in its tiles
             a key lies: equal keys need not have equal scores, and an order common to all keys would
             hide what that costs. Nor are weights relative to the largest score, which makes those
-            of equal keys 1, and their sums exact; nor, in float32, is their own sum in the order of
-            the weighted values: a constant V makes these the same, and the ratio exact.
+            of equal keys 1, and their sums exact.
         weights_as: round weights to this dtype before the second product, but not their sum, as
             FlashAttention does.
 
@@ -189,7 +188,8 @@ def _padded(
     if order is not None:
         top = top + torch.rand((), generator=order).to(dtype)
     weights = torch.where(seen, (scores - top[..., None]).exp(), 0.0)
-    total = weights.sum(-1) if order is None else _total(weights)
+    ones = torch.ones_like(v[..., :1])
+    total = weights.sum(-1) if order is None else _product(weights, ones, one_by_one=True)[..., 0]
     total = total + (sink - top).exp()
     if weights_as is not None:
         weights = weights.to(weights_as).to(dtype)
@@ -221,15 +221,6 @@ def _product(weights: Tensor, values: Tensor, *, one_by_one: bool) -> Tensor:
     for j in range(weights.shape[-1]):
         total = total + weights[..., j, None] * values[..., None, j, :]
     return total
-
-
-def _total(weights: Tensor) -> Tensor:
-    """The sum of weights over the keys: one by one, in runs of 16 unless in 16 bits.
-
-    Those are rough enough, and runs would allow a float32 result of theirs far more.
-    """
-    runs = weights.split(16 if weights.dtype.itemsize > 2 else max(1, weights.shape[-1]), -1)
-    return sum((sum(run.unbind(-1)) for run in runs), weights.new_zeros(weights.shape[:-1]))
 
 
 def _must_spread(q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
