@@ -41,6 +41,16 @@ _SEGMENT_KEYS = 1024
 """Keys whose products are summed plainly before the sum is compensated, in 16 bits."""
 
 
+def launch_options(arch: str) -> dict[str, bool]:
+    """Options that a launch on an NPU names, whatever the installed triton-ascend defaults to.
+
+    Two buffers for what a loop loads fill the memory on chip. The tiles here were compiled with
+    them on A2 and A3 and without on A5, which is what triton-ascend 3.2.0 does unasked, once built
+    for the chip; other versions and builds do otherwise.
+    """
+    return {"multibuffer": arch not in A5}
+
+
 def row(
     targets: tuple[str, ...],
     dtype: torch.dtype,

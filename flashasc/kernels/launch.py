@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 
 from .. import native
+from .._configs.ascend import launch_options
 from .._interpreter import apply as cure_interpreter
 from .._repeat import Launch, record
 from .._target import current
@@ -36,10 +37,13 @@ def launch(
         route: "device" launches on the tensors' own device and its current stream.
         device: where the tensors are.
         arch: Ascend target whose lowering the "native" route runs.
-        options: compiler options of the "device" route (num_warps, num_stages, ...).
+        options: compiler options of the "device" route (num_warps, num_stages, ...), beside those
+            that every launch on an NPU names.
     """
     match route:
         case "device":
+            if device.type == "npu":
+                options = {**launch_options(arch), **options}
             with current(device):
                 compiled = kernel[(programs,)](**args, **constants, **options)
                 record(lambda: _launch(kernel, compiled, programs, {**args, **constants}, device))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import itertools
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -21,7 +23,7 @@ from flashasc._configs.tile import SCORE_OPTIONS
 from flashasc._problem import AttentionProblem, Extras, Precision
 from flashasc._target import Target
 from flashasc.ascend import compile_kernel, lower
-from flashasc.kernels import attention_launch
+from flashasc.kernels import attention_launch, launch
 from flashasc.workbench import Use, check, shipped_cases
 from flashasc.workbench.shipped import attention_case, uses
 
@@ -261,6 +263,19 @@ def test_processors_that_share_a_row_have_the_same_memories(alike: str, named: s
         assert (
             compile_kernel(lower(*case, alike)).memory == compile_kernel(lower(*case, named)).memory
         )
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+def test_a_launch_names_what_the_rows_were_compiled_with(
+    monkeypatch: pytest.MonkeyPatch, arch: str
+) -> None:
+    named: dict[str, object] = {}
+    kernel = {(1,): named.update}
+    npu: Any = SimpleNamespace(type="npu")
+    monkeypatch.setattr(launch, "current", lambda device: nullcontext())
+    launch.launch(kernel, 1, {}, {}, route="device", device=npu, arch=arch, options={})
+    compiled = lower(*rows(), arch).options
+    assert named == {"multibuffer": compiled["multibuffer"]}
 
 
 def test_a_row_that_is_too_large_does_not_pass() -> None:

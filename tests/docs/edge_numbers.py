@@ -225,6 +225,16 @@ def _(attend: Route) -> None:
         )
 
 
+@row("a weight 87 nats or more below the largest of its row, or below the sink")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    v = v.abs() * 1e30
+    for sink in (88.0, 95.0, 100.0):
+        out = attend(q * 0, k, v, sinks=torch.full((2,), sink))
+        exact = v.double().sum(2, keepdim=True) * math.exp(-sink)
+        assert ((out == 0) | ((out - exact).abs() <= 0.05 * exact)).all()
+
+
 @row("a finite `sinks` beyond 2.3e38")
 def _(attend: Route) -> None:
     q, k, v = draw()

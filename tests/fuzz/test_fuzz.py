@@ -95,3 +95,28 @@ def test_wrong_results_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         except AssertionError:
             found += 1
     assert found > 25
+
+
+@pytest.mark.parametrize(("offset", "right"), [(0.0, True), (2.0**-17, False)])
+def test_float32_results_of_16_bit_inputs_are_judged_as_float32(
+    monkeypatch: pytest.MonkeyPatch, offset: float, right: bool
+) -> None:
+    """Of a constant V, 16-bit arithmetic makes exactly that by rounding its result."""
+    number = 1699
+    call = draw("reference", 302, number)
+    assert call.hostile == "constant v" and call.q.dtype == torch.float16
+    assert call.options["out_dtype"] == torch.float32
+    eager, exact = (expected(call, dtype).out for dtype in (torch.float16, torch.float64))
+    assert (eager - exact).abs().max() < 1e-14
+    right_run = judge._run
+
+    def run(call: Any, route: str) -> Any:
+        out, lse = right_run(call, route)
+        return out + offset, lse
+
+    monkeypatch.setattr(judge, "_run", run)
+    if right:
+        check_call("reference", 302, number)
+    else:
+        with pytest.raises(AssertionError, match="over the budget"):
+            check_call("reference", 302, number)
