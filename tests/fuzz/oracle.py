@@ -6,6 +6,7 @@ Shares no code with the package and none with `flashasc.testing`, so that they c
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor
 
 from tests.fuzz.calls import Call
+
+Rounding = Callable[[Tensor], Tensor]
 
 LARGEST_LOG2 = torch.finfo(torch.float32).max * math.log(2.0)
 """Scores beyond it overflow float32 in log2 units; a finite bias beyond it counts as it."""
@@ -37,7 +40,7 @@ def expected(
     call: Call,
     dtype: torch.dtype,
     order: torch.Generator | None = None,
-    weights_as: torch.dtype | None = None,
+    weights_as: Rounding | None = None,
 ) -> Expected:
     """Attention of a call's inputs, computed in `dtype`.
 
@@ -48,8 +51,10 @@ def expected(
             weighted values in that of the keys. What a library does depends on where in its tiles
             a key lies: equal keys need not have equal scores, and an order common to all keys would
             hide what that costs. Nor are weights relative to the largest score, which makes those
-            of equal keys 1, and their sums exact.
-        weights_as: round weights to this dtype before the second product, but not their sum, as
+            of equal keys 1, and their sums exact. Seeded with a multiple of 4 it adds weights in
+            pairs: where both sums take one way, a constant value comes out exact, which nothing
+            that works tile by tile can promise.
+        weights_as: rounds weights before the second product, but not their sum, as
             FlashAttention does.
 
     Returns:
@@ -66,7 +71,7 @@ def _packed(
     call: Call,
     dtype: torch.dtype,
     order: torch.Generator | None,
-    weights_as: torch.dtype | None,
+    weights_as: Rounding | None,
 ) -> Expected:
     q, k, v = (x.transpose(0, 1)[None] for x in (call.q, call.k, call.v))
     tokens_q, tokens_k = q.shape[2], k.shape[2]
@@ -165,7 +170,7 @@ def _padded(
     options: dict[str, Any],
     dtype: torch.dtype,
     order: torch.Generator | None,
-    weights_as: torch.dtype | None,
+    weights_as: Rounding | None,
 ) -> Expected:
     B, Hq, Sq, _ = q.shape
     Hk, Sk, Dv = v.shape[1:]
@@ -189,10 +194,13 @@ def _padded(
         top = top + torch.rand((), generator=order).to(dtype)
     weights = torch.where(seen, (scores - top[..., None]).exp(), 0.0)
     ones = torch.ones_like(v[..., :1])
-    total = weights.sum(-1) if order is None else _product(weights, ones, one_by_one=True)[..., 0]
+    if order is None or order.initial_seed() % 4 == 0:
+        total = weights.sum(-1)
+    else:
+        total = _product(weights, ones, one_by_one=True)[..., 0]
     total = total + (sink - top).exp()
     if weights_as is not None:
-        weights = weights.to(weights_as).to(dtype)
+        weights = weights_as(weights).to(dtype)
     # a value times an unseen key's weight of 0 is no term of the sum at all; one that is not finite
     # is put in afterwards
     finite = v.isfinite()
