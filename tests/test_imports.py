@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "attention",
         "_arguments",
         "_states",
+        "_repeat",
         "_dispatch",
         "_target",
         "_problem",

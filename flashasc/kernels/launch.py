@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import torch
 
-from .. import native
 from .._configs.ascend import launch_options
 from .._interpreter import apply as cure_interpreter
 from .._repeat import Launch, record
@@ -48,6 +47,9 @@ def launch(
                 compiled = kernel[(programs,)](**args, **constants, **options)
                 record(lambda: _launch(kernel, compiled, programs, {**args, **constants}, device))
         case "native":
+            # not needed on a device, and as long to import as all kernels together
+            from .. import native
+
             native.launch(kernel, (programs,), args, constants, arch=arch)
             record(lambda: None)
         case "interpreter":

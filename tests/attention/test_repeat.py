@@ -77,7 +77,7 @@ def repeats(kernel_route: Route, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
             _repeat.record(lambda: Launch(again, [args[name] for name in names], names))
 
-        monkeypatch.setattr(launch.native, "launch", recorded)
+        monkeypatch.setattr("flashasc.native.launch", recorded)
         monkeypatch.setattr(launch, "record", lambda make: None)
     return started
 
