@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .markdown import implementation, markdown_table, results, source
+from .markdown import implementation, markdown_table, number, results, source
 
 Rows = dict[str, dict[str, dict[str, Any]]]
 """Case -> implementation -> what was measured."""
@@ -45,6 +45,37 @@ def speed_ratios() -> str:
         if "fa3" in row or "flashasc_high" in row
     ]
     return markdown_table(["", *wanted], rows)
+
+
+def growth() -> str:
+    """Time over Sq x Sk, as a multiple of that of the shortest length."""
+    found = results("scaling_h200")
+    lines: dict[str, dict[int, float]] = {}
+    for one in found["records"]:
+        if "growth" in one:
+            name = f"`{one['precision']}`, {'causal' if one['causal'] else 'full'}"
+            lines.setdefault(name, {})[one["keys"]] = one["growth"]
+    keys = sorted({n for line in lines.values() for n in line})
+    rows = [[name, *(f"{line[n]:.2f}" for n in keys)] for name, line in lines.items()]
+    return markdown_table(["keys", *map(number, keys)], rows) + source(found, "scaling_h200")
+
+
+def first_calls() -> str:
+    """Seconds of calls in a process of their own."""
+    quantities = ("import", "first call", "second call", "new lengths")
+    rows = [
+        [
+            f"`{one['precision']}`",
+            one["disk cache"],
+            *(f"{one[name]:.2g}" for name in quantities),
+            str(one["compiled for new lengths"]),
+        ]
+        for one in results("scaling_h200")["records"]
+        if "first call" in one
+    ]
+    header = ["", "disk cache", "importing Triton, s", "first call, s", "second call, s",
+              "a new length, s", "files compiled for new lengths"]  # fmt: skip
+    return markdown_table(header, rows)
 
 
 def _table(quantity: str, unit: str) -> str:

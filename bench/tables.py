@@ -44,6 +44,8 @@ TABLES: dict[str, Callable[[], str]] = {
         speed_tables.attention_speed,
         speed_tables.decode_speed,
         speed_tables.speed_ratios,
+        speed_tables.growth,
+        speed_tables.first_calls,
     )
 }
 
