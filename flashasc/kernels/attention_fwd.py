@@ -130,8 +130,7 @@ def _attention_fwd_tile(
         # on its way while the rows are finished; before, it would be one more thing to keep
         to_out, to_lse, end_m = find_place(
             memories_ptr, pieces_ptr, out_ptr, lse_ptr, tl.maximum(piece, 0), out_at, lse_at, rank,
-            batch, first_head + head, all_heads, start_m,
-            out_ptr.dtype.element_ty, Dv, WITH_LSE, HEADS_FIRST,
+            batch, first_head + head, all_heads, start_m, Dv, WITH_LSE, HEADS_FIRST,
         )  # fmt: skip
     WHOLE: tl.constexpr = SPLIT or v_ptr.dtype.element_ty == tl.float32
     if STATE:
@@ -152,7 +151,7 @@ def _attention_fwd_tile(
             store_owned(
                 to_out, to_lse, end_m, memories_ptr, pieces_ptr, out_ptr, lse_ptr, piece, out_at,
                 lse_at, rank, out, lse, batch, first_head + head, all_heads, start_m, Sq,
-                out_ptr.dtype.element_ty, Dv, WITH_LSE, HEADS_FIRST,
+                Dv, WITH_LSE, HEADS_FIRST,
             )  # fmt: skip
         else:
             store_tile(out_ptr, out, start_m, Sq, stride_om, stride_od, Dv, WIDE)

@@ -134,7 +134,8 @@ def push_kernel(
     Args:
         x_ptr: to [B, heads, rows, Dv], columns next to each other.
         lse_ptr: to fp32 [B, heads, rows], rows next to each other; used WITH_LSE.
-        out_ptr, out_lse_ptr: this rank's own output and log-sum-exp, where its own rows go.
+        out_ptr, out_lse_ptr: this rank's own output and log-sum-exp, where its own rows go, of the
+            dtypes of x_ptr and lse_ptr.
         pause: int64. Most nanoseconds that a program waits before it stores.
     """
     task = tl.program_id(0)
@@ -145,8 +146,7 @@ def push_kernel(
     piece = find_piece(pieces_ptr, failed_ptr, pieces, row_start, LEVELS)
     to_out, to_lse, end = find_place(
         memories_ptr, pieces_ptr, out_ptr, out_lse_ptr, tl.maximum(piece, 0), out_at, lse_at, rank,
-        batch, first_head + head, all_heads, row_start,
-        x_ptr.dtype.element_ty, Dv, WITH_LSE, HEADS_FIRST,
+        batch, first_head + head, all_heads, row_start, Dv, WITH_LSE, HEADS_FIRST,
     )  # fmt: skip
     x_ptr = advance(advance(x_ptr, batch, stride_xb), head, stride_xh)
     tile = load_tile(
@@ -164,5 +164,5 @@ def push_kernel(
     store_owned(
         to_out, to_lse, end, memories_ptr, pieces_ptr, out_ptr, out_lse_ptr, piece, out_at, lse_at,
         rank, tile.to(tl.float32), lse, batch, first_head + head, all_heads, row_start, rows,
-        x_ptr.dtype.element_ty, Dv, WITH_LSE, HEADS_FIRST,
+        Dv, WITH_LSE, HEADS_FIRST,
     )  # fmt: skip

@@ -98,7 +98,7 @@ def find_piece(pieces_ptr, failed_ptr, pieces, row_start, LEVELS: tl.constexpr):
 def find_place(
     memories_ptr, pieces_ptr, home_ptr, home_lse_ptr, piece, out_at, lse_at, rank,
     batch, head, heads, row_start,
-    DTYPE: tl.constexpr, Dv: tl.constexpr, WITH_LSE: tl.constexpr, HEADS_FIRST: tl.constexpr,
+    Dv: tl.constexpr, WITH_LSE: tl.constexpr, HEADS_FIRST: tl.constexpr,
 ):  # fmt: skip
     """Find where the rows of a tile go that lie in one piece. Waits for memory once.
 
@@ -106,14 +106,14 @@ def find_place(
         memories_ptr: to int64 [pieces]: address of the memory of each piece's owner.
         pieces_ptr: see `owner_of`.
         home_ptr, home_lse_ptr: to this rank's own output and log-sum-exp, multiples of 16:
-            its own rows go there. The latter is used WITH_LSE.
+            its own rows go there. The former's dtype is that of all outputs, the latter is used
+            WITH_LSE.
         piece: int32, at least 0.
         out_at, lse_at: int64. Bytes from a memory's address to the output and the log-sum-exp of
             this call, multiples of 16.
         rank: int32. This one.
         batch, head, heads: int32. Which sequence; which of how many query heads of all ranks.
         row_start: int32. First row of the tile.
-        DTYPE: of the output.
         HEADS_FIRST: an owner's output is [B, heads, rows, Dv], else [B, rows, heads, Dv]; the
             log-sum-exp is [B, heads, rows].
 
@@ -130,7 +130,7 @@ def find_place(
     if not HEADS_FIRST:
         start = (tl.cast(batch, tl.int64) * wide + place) * heads + head
     to_out = tl.where(owner == rank, home_ptr.to(tl.int64), memory + out_at)
-    to_out += start * (Dv * (DTYPE.primitive_bitwidth // 8))
+    to_out += start * (Dv * home_ptr.dtype.element_ty.primitive_bitwidth // 8)
     to_lse = to_out
     if WITH_LSE:
         to_lse = tl.where(owner == rank, home_lse_ptr.to(tl.int64), memory + lse_at)
@@ -142,7 +142,7 @@ def find_place(
 def store_owned(
     to_out, to_lse, end, memories_ptr, pieces_ptr, home_ptr, home_lse_ptr, piece, out_at, lse_at,
     rank, out, lse, batch, head, heads, row_start, row_end,
-    DTYPE: tl.constexpr, Dv: tl.constexpr, WITH_LSE: tl.constexpr, HEADS_FIRST: tl.constexpr,
+    Dv: tl.constexpr, WITH_LSE: tl.constexpr, HEADS_FIRST: tl.constexpr,
 ):  # fmt: skip
     """Store a tile of output rows with the ranks that own them.
 
@@ -159,6 +159,7 @@ def store_owned(
     stride_row = tl.cast(Dv, tl.int64)
     if not HEADS_FIRST:
         stride_row *= heads
+    DTYPE: tl.constexpr = home_ptr.dtype.element_ty
     row = row_start
     # most often once: a tile that lies across an edge has several owners
     while row < last:
@@ -171,5 +172,5 @@ def store_owned(
             piece += 1
             to_out, to_lse, end = find_place(
                 memories_ptr, pieces_ptr, home_ptr, home_lse_ptr, piece, out_at, lse_at, rank,
-                batch, head, heads, row_start, DTYPE, Dv, WITH_LSE, HEADS_FIRST,
+                batch, head, heads, row_start, Dv, WITH_LSE, HEADS_FIRST,
             )  # fmt: skip
