@@ -361,11 +361,12 @@ def piece_of(pieces_ptr, row, pieces, LEVELS: tl.constexpr):
     piece = row * 0
     for level in tl.static_range(LEVELS):
         # the last that does not begin behind the row, of sixteen that are a power of 16 apart
-        bits = 4 * (LEVELS - 1 - level)
-        ones = piece + (tl.arange(0, 16) << bits)
-        begins = tl.load(pieces_ptr + ones * 4, mask=ones < pieces, other=0)
-        before = tl.sum(((ones < pieces) & (begins <= row)).to(tl.int32), axis=0)
-        piece += tl.maximum(before - 1, 0) << bits
+        apart = 1 << 4 * (LEVELS - 1 - level)
+        ones = tl.arange(0, 16) * apart
+        inside = ones < pieces - piece
+        begins = tl.load(pieces_ptr + piece * 4 + ones * 4, mask=inside, other=0)
+        before = tl.sum((inside & (begins <= row)).to(tl.int32), axis=0)
+        piece += tl.maximum(before - 1, 0) * apart
     return piece
 
 
