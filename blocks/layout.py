@@ -346,31 +346,48 @@ def load_rows(ptr, row_start, row_end, BLOCK_ROWS: tl.constexpr, stride=1):
 
 
 @triton.jit
-def owner_of(pieces_ptr, row, pieces, STEPS: tl.constexpr):
+def piece_of(pieces_ptr, row, pieces, LEVELS: tl.constexpr):
+    """Which piece of a matrix a row belongs to, one of sixteen in a level.
+
+    Args:
+        pieces_ptr: to int32 [pieces + 1, 4], see `owner_of`.
+        row: int32; rows outside count as those of the nearest piece.
+        pieces: int32, from 1 to 16**LEVELS.
+        LEVELS: at most 7. Each waits for memory once.
+
+    Returns:
+        int32: number of the piece.
+    """
+    piece = row * 0
+    for level in tl.static_range(LEVELS):
+        # the last that does not begin behind the row, of sixteen that are a power of 16 apart
+        apart = 1 << 4 * (LEVELS - 1 - level)
+        ones = tl.arange(0, 16) * apart
+        inside = ones < pieces - piece
+        begins = tl.load(pieces_ptr + piece * 4 + ones * 4, mask=inside, other=0)
+        before = tl.sum((inside & (begins <= row)).to(tl.int32), axis=0)
+        piece += tl.maximum(before - 1, 0) * apart
+    return piece
+
+
+@triton.jit
+def owner_of(pieces_ptr, row, piece):
     """Who owns a row of a matrix that is cut into pieces, and where it lies there.
 
     Args:
         pieces_ptr: to int32 [pieces + 1, 4]: a piece's first row, its owner, the place of that row
             among the owner's, and how many rows the owner has. No piece is empty, each begins where
             the one before it ends, and the last line says with its first number where all end.
-        row: int32, or a tile of them; rows outside count as those of the nearest piece.
-        pieces: int32, at least 1.
-        STEPS: at least the bits of the number of pieces, less than 32.
+        row: int32.
+        piece: int32. Its piece, see `piece_of`.
 
     Returns:
-        (owner, place, rows, first, end): int32, shaped like row. `place` is that of the row itself,
-        `rows` how many the owner has; first and end are the piece's first row and the first behind.
+        (owner, place, rows, first, end): int32. `place` is that of the row itself, `rows` how many
+        the owner has; first and end are the piece's first row and the first behind.
     """
-    found = row * 0
-    for step in tl.static_range(STEPS):
-        # halving: the last piece that does not begin behind the row
-        next_one = found + (1 << (STEPS - 1 - step))
-        inside = tl.minimum(next_one, pieces - 1)
-        begins = tl.load(pieces_ptr + inside * 4)
-        found = tl.where((next_one < pieces) & (begins <= row), next_one, found)
-    first = tl.load(pieces_ptr + found * 4)
-    owner = tl.load(pieces_ptr + found * 4 + 1)
-    place = tl.load(pieces_ptr + found * 4 + 2) + row - first
-    rows = tl.load(pieces_ptr + found * 4 + 3)
-    end = tl.load(pieces_ptr + found * 4 + 4)
+    first = tl.load(pieces_ptr + piece * 4)
+    owner = tl.load(pieces_ptr + piece * 4 + 1)
+    place = tl.load(pieces_ptr + piece * 4 + 2) + row - first
+    rows = tl.load(pieces_ptr + piece * 4 + 3)
+    end = tl.load(pieces_ptr + piece * 4 + 4)
     return owner, place, rows, first, end

@@ -142,7 +142,9 @@ for _branch in (False, True):
     )
 BLOCK_CASES["grouped_order"] = _case(gemm_kernels.order_kernel, {"GROUP": 4}, out_ptr="*i32")
 BLOCK_CASES["owner_of"] = _case(
-    owner_kernels.owner_kernel, {"STEPS": 2}, pieces_ptr="*i32", out_ptr="*i32"
+    owner_kernels.owner_kernel,
+    {"LEVELS": 2},
+    **dict.fromkeys(("pieces_ptr", "rows_ptr", "out_ptr"), "*i32"),
 )
 BLOCK_CASES["split"] = _case(gemm_kernels.split_kernel, {"N": 256, "DTYPE": tl.float16})
 BLOCK_CASES["activations"] = _case(gemm_kernels.activations_kernel, {"N": 256})

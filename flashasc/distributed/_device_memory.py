@@ -31,7 +31,7 @@ class DeviceBuffers(PeerMemory):
 
     Attributes:
         memory: uint8 [buffer_bytes], this rank's own: words, and two buffers.
-        peers: int64 [world]: the address of each rank's memory.
+        addresses: of each rank's memory; and peers: the same, int64 [world], for kernels.
         failed: int32 [1], and report: int32 [3, world], readable by the host: see `meet_kernel`.
     """
 
@@ -40,8 +40,8 @@ class DeviceBuffers(PeerMemory):
     ) -> None:
         super().__init__(transport, device, slot_bytes, poison=poison)
         self.route = kernel_route(device)
-        self.memory, addresses = self.shared(transport, buffer_bytes(self.world, slot_bytes))
-        self.peers = torch.tensor(addresses, dtype=torch.int64, device=device)
+        self.memory, self.addresses = self.shared(transport, buffer_bytes(self.world, slot_bytes))
+        self.peers = torch.tensor(self.addresses, dtype=torch.int64, device=device)
         self.words = self.memory[: 4 * self.world].view(torch.int32)
         self.failed = torch.zeros(1, dtype=torch.int32, device=device)
         self.report = self.on_host(torch.zeros(3, self.world, dtype=torch.int32))
@@ -85,7 +85,7 @@ class DeviceBuffers(PeerMemory):
             "sinks_ptr": arguments.sinks,
             "out_ptr": found[0] if found[0].numel() else self.memory[:16].view(parcel.dtype),
             "lse_ptr": found[1],
-            "peers_ptr": self.peers,
+            "memories_ptr": places.stores.memories,
             "pieces_ptr": places.stores.pieces,
             "failed_ptr": self.failed,
         }
@@ -213,8 +213,9 @@ class DeviceBuffers(PeerMemory):
         assert parcel.bytes <= self.slot_bytes, (parcel, self.slot_bytes)
         start = _words_bytes(self.world) + slot * self.slot_bytes
         first = self.rank * parcel.heads
+        memories = [self.addresses[owner] for _, owner, _, _ in parcel.pieces.lines[:-1]]
         stores = PeerStores(
-            self.peers,
+            torch.tensor(memories, dtype=torch.int64).to(self.device),
             torch.tensor(parcel.pieces.lines, dtype=torch.int32).to(self.device),
             self.failed,
             out_at=start,

@@ -11,7 +11,7 @@ from blocks.masking import key_range
 from .attention_finish import finish, load_sinks
 from .attention_order import place_of
 from .attention_tile import attend_range
-from .peer_store import store_owned
+from .peer_store import find_piece, find_place, store_owned
 from .state_memory import store_state
 
 
@@ -36,9 +36,9 @@ def _attention_fwd_tile(
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
     V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
     SETTLE: tl.constexpr,
-    peers_ptr=None, pieces_ptr=None, failed_ptr=None, pieces=0, out_at=0, lse_at=0, rank=0,
+    memories_ptr=None, pieces_ptr=None, failed_ptr=None, pieces=0, out_at=0, lse_at=0, rank=0,
     first_head=0, all_heads=0,
-    PEERS: tl.constexpr = False, HEADS_FIRST: tl.constexpr = True, STEPS: tl.constexpr = 0,
+    PEERS: tl.constexpr = False, HEADS_FIRST: tl.constexpr = True, LEVELS: tl.constexpr = 1,
 ):  # fmt: skip
     """Compute one tile of query rows of one head.
 
@@ -88,6 +88,9 @@ def _attention_fwd_tile(
         # as far off as no sequence is: a window can be added to it
         diagonal = clamped(tl.load(diagonals_ptr + batch) + 2**29, 2**30) - 2**29
 
+    if PEERS:
+        # while q is on its way: behind the last key the program would stand still for it
+        piece = find_piece(pieces_ptr, failed_ptr, pieces, start_m, LEVELS)
     offs_m = start_m + tl.arange(0, BLOCK_M)
     first = diagonal - window_left
     last = diagonal + window_right
@@ -123,6 +126,12 @@ def _attention_fwd_tile(
         None, 0, 0, 0, 0, PAIRS, k_desc, v_desc, batch_k, head // group, begin_k, DESCRIPTORS,
         SETTLE,
     )  # fmt: skip
+    if PEERS:
+        # on its way while the rows are finished; before, it would be one more thing to keep
+        to_out, to_lse, end_m = find_place(
+            memories_ptr, pieces_ptr, out_ptr, lse_ptr, tl.maximum(piece, 0), out_at, lse_at, rank,
+            batch, first_head + head, all_heads, start_m, Dv, WITH_LSE, HEADS_FIRST,
+        )  # fmt: skip
     WHOLE: tl.constexpr = SPLIT or v_ptr.dtype.element_ty == tl.float32
     if STATE:
         store_state(
@@ -140,9 +149,9 @@ def _attention_fwd_tile(
         )  # fmt: skip
         if PEERS:
             store_owned(
-                peers_ptr, pieces_ptr, failed_ptr, out_ptr, lse_ptr, pieces, out_at, lse_at, rank,
-                out, lse, batch, first_head + head, all_heads, start_m, Sq,
-                out_ptr.dtype.element_ty, Dv, WITH_LSE, HEADS_FIRST, STEPS,
+                to_out, to_lse, end_m, memories_ptr, pieces_ptr, out_ptr, lse_ptr, piece, out_at,
+                lse_at, rank, out, lse, batch, first_head + head, all_heads, start_m, Sq,
+                Dv, WITH_LSE, HEADS_FIRST,
             )  # fmt: skip
         else:
             store_tile(out_ptr, out, start_m, Sq, stride_om, stride_od, Dv, WIDE)

@@ -27,7 +27,7 @@ def attention_peers_kernel(
     stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
     Hq, group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few, tiles_m, tasks,
     sequences, together,
-    peers_ptr, pieces_ptr, failed_ptr, pieces, out_at, lse_at, rank, first_head, all_heads,
+    memories_ptr, pieces_ptr, failed_ptr, pieces, out_at, lse_at, rank, first_head, all_heads,
     D: tl.constexpr, Dv: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr,
@@ -39,11 +39,11 @@ def attention_peers_kernel(
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
     V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
     SETTLE: tl.constexpr, CORE_LOOP: tl.constexpr, ORDER: tl.constexpr,
-    HEADS_FIRST: tl.constexpr, STEPS: tl.constexpr,
+    HEADS_FIRST: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
     """What `attention_fwd_kernel` computes, by the same tile function, stored with `peer_store`.
 
-    out_ptr and lse_ptr are to this rank's own rows, of all heads: see `store_owned`.
+    out_ptr and lse_ptr are to this rank's own rows, of all heads: see `find_place`.
     """
     tl.static_assert(not ((CORE_LOOP or STATE) or PACKED), "one program a tile of a padded batch")
     batch, head, tile = place_of(
@@ -62,7 +62,7 @@ def attention_peers_kernel(
         MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
         METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
         WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS, SETTLE,
-        peers_ptr=peers_ptr, pieces_ptr=pieces_ptr, failed_ptr=failed_ptr, pieces=pieces,
+        memories_ptr=memories_ptr, pieces_ptr=pieces_ptr, failed_ptr=failed_ptr, pieces=pieces,
         out_at=out_at, lse_at=lse_at, rank=rank, first_head=first_head,
-        all_heads=all_heads, PEERS=True, HEADS_FIRST=HEADS_FIRST, STEPS=STEPS,
+        all_heads=all_heads, PEERS=True, HEADS_FIRST=HEADS_FIRST, LEVELS=LEVELS,
     )  # fmt: skip

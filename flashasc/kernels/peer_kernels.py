@@ -7,7 +7,7 @@ import triton.language as tl
 
 from blocks.layout import advance, load_rows, load_tile
 
-from .peer_store import add_signals, read_signal, store_owned
+from .peer_store import add_signals, find_piece, find_place, read_signal, store_owned
 
 
 @triton.jit
@@ -124,17 +124,18 @@ def take_kernel(
 )  # fmt: skip
 def push_kernel(
     x_ptr, lse_ptr, stride_xb, stride_xh, stride_xm, stride_lb, stride_lh,
-    heads, rows, tiles, out_ptr, out_lse_ptr, peers_ptr, pieces_ptr, failed_ptr, pieces, out_at,
-    lse_at, rank, first_head, all_heads, pause,
+    heads, rows, tiles, out_ptr, out_lse_ptr, memories_ptr, pieces_ptr, failed_ptr, pieces,
+    out_at, lse_at, rank, first_head, all_heads, pause,
     Dv: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr, WITH_LSE: tl.constexpr,
-    HEADS_FIRST: tl.constexpr, STEPS: tl.constexpr,
+    HEADS_FIRST: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
     """Send rows to the ranks that own them, and compute nothing: attention without attention.
 
     Args:
         x_ptr: to [B, heads, rows, Dv], columns next to each other.
         lse_ptr: to fp32 [B, heads, rows], rows next to each other; used WITH_LSE.
-        out_ptr, out_lse_ptr: this rank's own output and log-sum-exp, where its own rows go.
+        out_ptr, out_lse_ptr: this rank's own output and log-sum-exp, where its own rows go, of the
+            dtypes of x_ptr and lse_ptr.
         pause: int64. Most nanoseconds that a program waits before it stores.
     """
     task = tl.program_id(0)
@@ -142,6 +143,11 @@ def push_kernel(
     row_start = (tiles - 1 - task % tiles) * BLOCK_M
     batch = pid_bh // heads
     head = pid_bh % heads
+    piece = find_piece(pieces_ptr, failed_ptr, pieces, row_start, LEVELS)
+    to_out, to_lse, end = find_place(
+        memories_ptr, pieces_ptr, out_ptr, out_lse_ptr, tl.maximum(piece, 0), out_at, lse_at, rank,
+        batch, first_head + head, all_heads, row_start, Dv, WITH_LSE, HEADS_FIRST,
+    )  # fmt: skip
     x_ptr = advance(advance(x_ptr, batch, stride_xb), head, stride_xh)
     tile = load_tile(
         x_ptr, row_start, rows, stride_xm, 1, Dv, BLOCK_M, BLOCK_DV, CHECK_ROWS=True, WIDE=True
@@ -156,7 +162,7 @@ def push_kernel(
     while nanoseconds() - begun < (mixed & 0xFFFF) * pause // 0x10000:
         pass
     store_owned(
-        peers_ptr, pieces_ptr, failed_ptr, out_ptr, out_lse_ptr, pieces, out_at, lse_at, rank,
-        tile.to(tl.float32), lse, batch, first_head + head, all_heads, row_start, rows,
-        x_ptr.dtype.element_ty, Dv, WITH_LSE, HEADS_FIRST, STEPS,
+        to_out, to_lse, end, memories_ptr, pieces_ptr, out_ptr, out_lse_ptr, piece, out_at, lse_at,
+        rank, tile.to(tl.float32), lse, batch, first_head + head, all_heads, row_start, rows,
+        Dv, WITH_LSE, HEADS_FIRST,
     )  # fmt: skip

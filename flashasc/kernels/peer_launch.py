@@ -23,7 +23,7 @@ class PeerStores:
     """Where the rows of one call go: what a kernel that stores with peers is told.
 
     Attributes:
-        peers: int64 [world]: the address of each rank's memory.
+        memories: int64 [pieces]: the address of the memory of each piece's owner.
         pieces: int32 [pieces + 1, 4]: see `blocks.layout.owner_of`.
         failed: int32 [1]: not 0 once a wait gave up.
         out_at, lse_at: bytes from an address to the output and log-sum-exp of the call.
@@ -32,7 +32,7 @@ class PeerStores:
         heads_first: outputs are [B, heads, rows, Dv], else [B, rows, heads, Dv].
     """
 
-    peers: Tensor
+    memories: Tensor
     pieces: Tensor
     failed: Tensor
     out_at: int
@@ -45,7 +45,7 @@ class PeerStores:
     def arguments(self) -> dict[str, Any]:
         """Runtime arguments, by name."""
         return {
-            "peers_ptr": self.peers,
+            "memories_ptr": self.memories,
             "pieces_ptr": self.pieces,
             "failed_ptr": self.failed,
             "pieces": self.pieces.shape[0] - 1,
@@ -58,9 +58,9 @@ class PeerStores:
 
     def constants(self) -> dict[str, Any]:
         """Constexpr arguments, by name."""
-        # not a compilation for each number of pieces
-        steps = -(-(self.pieces.shape[0] - 1).bit_length() // 4) * 4
-        return {"HEADS_FIRST": self.heads_first, "STEPS": steps}
+        # the least with 16**levels >= pieces; at least 1
+        levels = max(1, -(-(self.pieces.shape[0] - 2).bit_length() // 4))
+        return {"HEADS_FIRST": self.heads_first, "LEVELS": levels}
 
 
 def _start(

@@ -17,7 +17,7 @@ from flashasc.kernels.attention_fwd import attention_fwd_kernel
 from flashasc.kernels.attention_launch import absent_arguments, kernel_constants, kernel_signature
 from flashasc.kernels.attention_peers import attention_peers_kernel
 
-POINTERS = {"peers_ptr": "*i64", "pieces_ptr": "*i32", "failed_ptr": "*i32"}
+POINTERS = {"memories_ptr": "*i64", "pieces_ptr": "*i32", "failed_ptr": "*i32"}
 PLACES = dict.fromkeys(("out_at", "lse_at"), "i64")
 COUNTS = dict.fromkeys(("pieces", "rank", "first_head", "all_heads"), "i32")
 
@@ -38,7 +38,7 @@ def compile_attention(row: TileConfig, head: int, *, peers: bool, heads_first: b
     if peers:
         kernel = attention_peers_kernel
         signature |= POINTERS | PLACES | COUNTS
-        constants |= {"HEADS_FIRST": heads_first, "STEPS": 3}
+        constants |= {"HEADS_FIRST": heads_first, "LEVELS": 1}
     constants |= {"stride_od": 1}
     runtime = {name: kind for name, kind in signature.items() if name not in constants}
     aligned = [name for name in runtime if name.endswith("_ptr") or name.startswith("stride_")]
@@ -76,6 +76,10 @@ def test_tiles_are_stored_wide_and_nothing_waits_for_them(
     # the signal is the next kernel's: a fence here would hold the program until a peer has answered
     assert not lines(built.ptx, r"\b(atom|red|membar)\.|fence\S*\.sys")
     text = built.ptx.splitlines()
+    # where to is known before the rows are finished; of another owner only behind the first's
+    loads = lines(built.ptx, r"\bld\.global")
+    logarithm = lines(built.ptx, r"\blg2\.|logf")[0]
+    assert not [i for i in loads if logarithm < i < stores[-1]]
     # the tile is stored 16 bytes at a time: addresses from a table hide how they are aligned
     assert sum(".v4.b32" in text[i] for i in stores) >= len(stores) - 2, len(stores)
     alone = compile_attention(row, row.max_head, peers=False, heads_first=heads_first)
@@ -107,7 +111,8 @@ def test_pushing_and_taking_compile() -> None:
     types = {"x_ptr": "*bf16", "lse_ptr": "*fp32", "pause": "i64", **POINTERS, **PLACES}
     types |= {"out_ptr": "*bf16", "out_lse_ptr": "*fp32"}
     constants = {
-        "Dv": 72, "BLOCK_DV": 128, "BLOCK_M": 64, "WITH_LSE": True, "HEADS_FIRST": False, "STEPS": 3
+        "Dv": 72, "BLOCK_DV": 128, "BLOCK_M": 64, "WITH_LSE": True, "HEADS_FIRST": False,
+        "LEVELS": 1,
     }  # fmt: skip
     assert lines(small(peer_kernels.push_kernel, types, constants), r"st\.global\.v4")
     types = {"out_ptr": "*i16", "arrived_ptr": "*i16", "failed_ptr": "*i32"}
