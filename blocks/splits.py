@@ -4,12 +4,13 @@ A number is split into two or three 16-bit parts, each holding what the ones bef
 products of parts that matter are added up, the small ones first. PRODUCT names the parts' dtype and
 how many products that takes; the bounds are times |a| |b|, on top of what fp32 sums lose:
 
-    "bf16x3"  two parts    3 * 2**-16   any fp32 number
-    "bf16x6"  three parts  4 * 2**-24   any fp32 number
+    "bf16x3"  two parts    3 * 2**-16   numbers from 2**-108 to 3.38e38 in size
+    "bf16x6"  three parts  4 * 2**-24   numbers from 2**-108 to 3.38e38 in size
     "fp16x3"  two parts    3 * 2**-22   numbers from 2**-14 to 65504 in size
     "fp16x6"  three parts  2**-32       numbers from 2**-14 to 65504 in size
 
-Smaller numbers lose digits in fp16, an absolute 2**-36 each ("fp16x3"); larger ones are infinite.
+Smaller numbers lose digits, in fp16 an absolute 2**-36 each ("fp16x3"); larger ones round to
+infinity, and products with it may be NaN.
 
 Sources: Henry, Tang, Heinecke, IEEE ARITH 26 (2019), 69-76 (bf16x3, bf16x6); Ootomo, Yokota,
 International Journal of High Performance Computing Applications 36 (2022), 475-491 (the scaling of

@@ -73,6 +73,8 @@ def rms_norm(
 ) -> Tensor:
     """x / sqrt(mean(x**2) + eps) * weight over the last dimensions, as torch's rms_norm.
 
+    Squares are not scaled: where they overflow float32, from about 1e19 on, the row comes out 0.
+
     Args:
         x, compensated, out_dtype, impl: see `flashasc.ops.sum`.
         normalized_shape: the last sizes of x, over which the mean is taken.
@@ -106,7 +108,8 @@ def layer_norm(
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimensions.
 
     The variance is taken in two passes: it does not cancel, however large the mean. A row whose sum
-    overflows float32 has no mean there, and is NaN.
+    overflows float32 has no mean there, and is NaN; one whose squared deviations do, from about 1e19
+    on, comes out 0.
 
     Args:
         x, compensated, out_dtype, impl: see `flashasc.ops.sum`.

@@ -41,7 +41,9 @@ def matmul(
         product: how float32 numbers are multiplied. "ieee": in float32, on every target. "hf32" on
             Ascend, "tf32" and "tf32x3" on NVIDIA: that target's shorter products. "bf16x3",
             "bf16x6", "fp16x3", "fp16x6": as three or six products of 16-bit parts, on every target;
-            `blocks/splits.py` has their bounds. 16-bit numbers always multiply exactly.
+            `blocks/splits.py` has their bounds, and the range of numbers for which they hold:
+            beyond it results lose digits, and of large numbers are inf or NaN. 16-bit numbers
+            always multiply exactly.
         impl: "auto": the kernel on an accelerator, the reference for CPU tensors and float64.
             "triton": the kernel; for CPU tensors it runs as lowered for Ascend, natively.
             "reference": plain PyTorch. An explicit choice is never replaced.

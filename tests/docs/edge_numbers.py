@@ -135,6 +135,13 @@ def _(attend: Route) -> None:
         assert torch.equal(one, other)
 
 
+@row("a `sinks` of +inf")
+def _(attend: Route) -> None:
+    q, k, v = draw()
+    out, lse = attend(q, k, v, sinks=torch.tensor([INF, 0.0]), return_lse=True)
+    assert (out[:, 0] == 0).all() and (lse[:, 0] == INF).all() and lse[:, 1].isfinite().all()
+
+
 @row("a `sinks` of NaN")
 def _(attend: Route) -> None:
     q, k, v = draw()
