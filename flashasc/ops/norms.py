@@ -108,8 +108,8 @@ def layer_norm(
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimensions.
 
     The variance is taken in two passes: it does not cancel, however large the mean. A row whose sum
-    overflows float32 has no mean there, and is NaN; one whose squared deviations do, from about 1e19
-    on, comes out 0.
+    overflows float32 has no mean there, and is NaN; one whose squared deviations do, from about
+    1e19 on, comes out 0.
 
     Args:
         x, compensated, out_dtype, impl: see `flashasc.ops.sum`.

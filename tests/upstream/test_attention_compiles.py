@@ -118,8 +118,8 @@ def test_row_of_hopper_compiles_and_spills_no_more_than_it_may(row: TileConfig) 
 @on_hopper
 @pytest.mark.parametrize(
     ("option", "value", "stack_bytes"),
-    # about 40 bytes of each for products that are waited for, which made windows 6 % faster; slopes:
-    # scores in natural units take one more factor on their way to a weight
+    # 40 bytes and more of each for products that are waited for, by which windows are 6 % faster;
+    # slopes: scores in natural units take one more factor on their way to a weight
     [("window_left", 100, 168), ("softcap", 30.0, 88), ("has_alibi", True, 176)],
 )
 def test_row_of_hopper_has_room_for_each_option_that_it_takes(
