@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import io
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path

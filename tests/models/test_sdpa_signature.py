@@ -165,7 +165,9 @@ def test_wrong_calls_say_so(call: dict[str, Any], error: type[Exception], messag
             theirs(**given)
 
 
-@pytest.mark.parametrize("sizes", [(3, 2, 4, 0, 5), (3, 2, 4, 5, 0), (3, 0, 4, 5, 7), (0, 2, 4, 5, 7)])
+@pytest.mark.parametrize(
+    "sizes", [(3, 2, 4, 0, 5), (3, 2, 4, 5, 0), (3, 0, 4, 5, 7), (0, 2, 4, 5, 7)]
+)
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
 def test_empty_masks_of_five_dimensions(sizes: tuple[int, ...], dtype: torch.dtype) -> None:
     *batch, heads, queries, keys = sizes
