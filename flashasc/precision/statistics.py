@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -177,7 +178,7 @@ class Tally:
         )
         if self._count or not self._all:
             return found
-        unknown = dict.fromkeys((*_SIZES, "bias", "relative_bias"), math.nan)
+        unknown: dict[str, Any] = dict.fromkeys((*_SIZES, "bias", "relative_bias"), math.nan)
         return replace(
             found, **unknown, correctly_rounded=self._right / numbers if numbers else math.nan
         )
@@ -227,11 +228,12 @@ def judged(errors: Errors, mismatched: int) -> Errors:
         agree.
     """
     if mismatched:
-        unbounded = dict.fromkeys(_SIZES, math.inf)
+        unbounded: dict[str, Any] = dict.fromkeys(_SIZES, math.inf)
         return replace(errors, **unbounded, bias=math.nan, relative_bias=math.nan)
     if errors.elements:
         return errors
-    return replace(errors, **dict.fromkeys((*_SIZES, "bias", "relative_bias"), 0.0))
+    none: dict[str, Any] = dict.fromkeys((*_SIZES, "bias", "relative_bias"), 0.0)
+    return replace(errors, **none)
 
 
 def _ratio(part: float, whole: float) -> float:
