@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ._dispatch import Impl
 from ._problem import Precision
-from ._validate.scalars import one_of
+from ._validate.scalars import choices, one_of
 from .sdpa import sdpa
 
 __all__ = ["LeftCall", "RoutedCalls", "Unsupported", "route_sdpa"]
@@ -96,7 +96,7 @@ def route_sdpa(
         The counts of the block, filled in as calls happen.
 
     Raises:
-        ValueError: `unsupported` is none of the three.
+        TypeError, ValueError: `unsupported`, `precision` or `impl` is none of its choices.
 
     Blocks nest: the innermost counts. Whatever ends a block, PyTorch's function is back when the
     outermost has ended. The function in `torch.nn.functional` is replaced for the whole process, so
@@ -110,6 +110,7 @@ def route_sdpa(
     function, such as `flex_attention`.
     """
     one_of("unsupported", unsupported, get_args(Unsupported))
+    choices(precision, impl)
     route = _Route(precision, impl, unsupported, RoutedCalls())
     with _lock:
         if not _current:

@@ -172,4 +172,5 @@ def _mask_of_four(mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
             f"attn_mask must broadcast to [..., Hq, Sq, Sk], where [..., Hq, Sq] is {shape}; got "
             f"{tuple(mask.shape)}"
         ) from None
-    return spread.reshape(-1, *mask.shape[-3:])
+    # -1 is no size that could be told of an empty mask
+    return spread.reshape(math.prod(batch), *mask.shape[-3:])

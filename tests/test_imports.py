@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "_dispatch",
         "_problem",
     },
-    "integrations": {"attention", "distributed", "_dispatch", "_problem"},
+    "integrations": {"attention", "distributed", "_dispatch", "_problem", "_validate"},
     "routing": {"sdpa", "_validate", "_dispatch", "_problem"},
     "sdpa": {"attention", "_validate", "_dispatch", "_problem"},
     "attention": {"_arguments", "_ops", "_repeat", "_dispatch", "_problem"},

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import numbers
 import operator
-from typing import Any
+from typing import Any, get_args
 
 import torch
+
+from .._problem import Precision
 
 # no sequence is longer: a window that reaches as far hides nothing
 _UNBOUNDED = 2**31 - 1
@@ -19,6 +21,12 @@ def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
         raise TypeError(f"{name} must be one of {allowed}; got {value!r}")
     if value not in allowed:
         raise ValueError(f"{name} must be one of {allowed}; got {value!r}")
+
+
+def choices(precision: Any, impl: Any) -> None:
+    """How accurately, and by which implementation."""
+    one_of("impl", impl, ("auto", "triton", "reference"))
+    one_of("precision", precision, get_args(Precision))
 
 
 def flag(name: str, value: Any) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from .._dispatch import Impl
 from .._problem import Precision
 from .._validate import validate_multihead
+from .._validate.scalars import choices
 from ..attention import attention
 from .masks import Masks, merge_masks
 from .sharded import check_context, reject
@@ -61,6 +62,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         impl: Impl = "auto",
         cp: ContextParallel | None = None,
     ) -> None:
+        choices(precision, impl)
         if embed_dim > 0 and num_heads > 0 and embed_dim % num_heads:
             raise ValueError(
                 f"embed_dim must be a multiple of num_heads; got embed_dim={embed_dim}, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -22,11 +23,11 @@ def draw_sweep(
     figure = _figure((6.4, 4.0))
     axes = figure.subplots()
     for name, (lengths, errors) in curves.items():
-        # no error has no logarithm
-        shown = [(x, y) for x, y in zip(lengths, errors) if y > 0]
+        # neither no error nor an unknown or infinite one has a place on the axis
+        shown = [(x, y) for x, y in zip(lengths, errors) if 0 < y < math.inf]
         axes.plot([x for x, _ in shown], [y for _, y in shown], marker="o", label=name)
     axes.set_xscale("log", base=2)
-    if any(y > 0 for _, errors in curves.values() for y in errors):
+    if any(0 < y < math.inf for _, errors in curves.values() for y in errors):
         axes.set_yscale("log")
     axes.set_xlabel("length")
     axes.set_ylabel("relative error against float64")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,22 @@ class Report:
         Raises:
             ValueError: something else.
         """
+        if not isinstance(found, Mapping):
+            raise ValueError(
+                f"found: expected what to_json made, a dict; got {type(found).__name__}. A file "
+                "that save_json wrote is read by Report.load_json(path)"
+            )
         return decode(cls, {name: value for name, value in found.items() if name != "ok"})
+
+    @classmethod
+    def load_json(cls, path: str | Path) -> Report:
+        """The report that `save_json` wrote to a file.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: something else is in it.
+        """
+        return cls.from_json(json.loads(Path(path).read_text()))
 
     def save_json(self, path: str | Path) -> None:
         """Write the report to a file."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ ULP_EDGES = (0.0, 0.5, *(2.0**k for k in range(11)))
 class Errors:
     """Errors of one floating tensor against the truth, over the elements finite in both.
 
+    Where a tensor has elements but none of these, no error is known: sizes and biases are NaN.
+
     Attributes:
         elements: how many these are.
         max_abs: largest |error|.
@@ -32,7 +35,8 @@ class Errors:
         bias: mean signed error; of a result that is on average too small, negative.
         too_small, too_large: elements that are that.
         relative_bias: sum of the signed errors over the sum of |truth|.
-        correctly_rounded: share of all elements, finite or not, that are the truth rounded once.
+        correctly_rounded: share of the elements, finite or not, that are the truth rounded once;
+            those that are NaN on both sides do not count.
         max_ulps: largest |error| in units in the last place of the truth.
         ulp_histogram: number of elements by |error| in ulps; the bins end at `ULP_EDGES`.
     """
@@ -53,6 +57,18 @@ class Errors:
     correctly_rounded: float
     max_ulps: float
     ulp_histogram: tuple[int, ...]
+
+
+_SIZES = (
+    "max_abs",
+    "mean_abs",
+    "rmse",
+    "relative",
+    "mare",
+    "mere",
+    "small_max_abs",
+    "max_ulps",
+)
 
 
 @dataclass(frozen=True)
@@ -86,7 +102,7 @@ class Tally:
         """
         self._dtype, self._small_value = dtype, small_value
         self._count = self._all = self._right = self._small = 0
-        self._below = self._above = 0
+        self._below = self._above = self._neither = 0
         self._largest = dict.fromkeys(("abs", "relative", "small", "ulps"), 0.0)
         self._sums: dict[str, list[float]] = {
             name: [] for name in ("abs", "square", "signed", "relative", "truth", "truth_square")
@@ -98,7 +114,8 @@ class Tally:
         exact = truth.double()
         rounded, a = round_once(exact, self._dtype).double(), actual.double()
         self._all += actual.numel()
-        self._right += int(((a == rounded) | (a.isnan() & rounded.isnan())).sum())
+        self._right += int((a == rounded).sum())
+        self._neither += int((a.isnan() & rounded.isnan()).sum())
         finite = a.isfinite() & exact.isfinite()
         if not bool(finite.all()):
             a, exact = a[finite], exact[finite]
@@ -136,11 +153,12 @@ class Tally:
         self._histogram += torch.bincount(torch.bucketize(units, edges), minlength=len(edges) + 1)
 
     def errors(self) -> Errors:
-        """What came of it; 0 everywhere for a tensor without finite elements."""
+        """What came of it; 0 everywhere for a tensor without elements."""
         # within a chunk PyTorch adds pairwise; between chunks exactly
         sums = {name: math.fsum(values) for name, values in self._sums.items()}
         count, large = max(self._count, 1), max(self._count - self._small, 1)
-        return Errors(
+        numbers = self._all - self._neither
+        found = Errors(
             elements=self._count,
             max_abs=self._largest["abs"],
             mean_abs=sums["abs"] / count,
@@ -154,9 +172,15 @@ class Tally:
             too_small=self._below,
             too_large=self._above,
             relative_bias=_ratio(sums["signed"], sums["truth"]),
-            correctly_rounded=self._right / self._all if self._all else 1.0,
+            correctly_rounded=self._right / numbers if numbers else 1.0,
             max_ulps=self._largest["ulps"],
             ulp_histogram=tuple(self._histogram.tolist()),
+        )
+        if self._count or not self._all:
+            return found
+        unknown: dict[str, Any] = dict.fromkeys((*_SIZES, "bias", "relative_bias"), math.nan)
+        return replace(
+            found, **unknown, correctly_rounded=self._right / numbers if numbers else math.nan
         )
 
 
@@ -190,6 +214,26 @@ class NonFiniteTally:
         """What came of it."""
         first = None if self._first is None else unravel(self._first, shape)
         return NonFinite(*self._counts, mismatched=self._mismatched, first=first)
+
+
+def judged(errors: Errors, mismatched: int) -> Errors:
+    """The errors that rules and sweeps go by: of all elements, not of the finite ones alone.
+
+    Args:
+        errors: over the elements finite in both.
+        mismatched: others, that do not agree: their error has no bound.
+
+    Returns:
+        Sizes of errors infinite where there are such elements; 0 where no element is finite and all
+        agree.
+    """
+    if mismatched:
+        unbounded: dict[str, Any] = dict.fromkeys(_SIZES, math.inf)
+        return replace(errors, **unbounded, bias=math.nan, relative_bias=math.nan)
+    if errors.elements:
+        return errors
+    none: dict[str, Any] = dict.fromkeys((*_SIZES, "bias", "relative_bias"), 0.0)
+    return replace(errors, **none)
 
 
 def _ratio(part: float, whole: float) -> float:

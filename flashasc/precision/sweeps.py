@@ -12,6 +12,7 @@ from .comparison import compare
 from .golden import golden
 from .json_codec import decode, encode
 from .plots import draw_sweep
+from .statistics import judged
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,9 @@ class SweepRow:
         max_abs: largest error.
         relative_bias: sum of the signed errors over the sum of the exact sizes.
         correctly_rounded: share of outputs that are the exact result, rounded once; the smallest.
-        non_finite: elements that are NaN or infinite where the exact result is not, or vice versa.
+        non_finite: elements that are NaN or infinite, in the result or in the exact one. Where the
+            two differ the errors are infinite and the bias is NaN; where no element is finite and
+            they do not differ, no error is known, and all are NaN.
     """
 
     name: str
@@ -162,16 +165,29 @@ def sweep(
 def _row(name: str, length: int, result: Any, truth: Any) -> SweepRow:
     # only the statistics are wanted: any tolerance will do
     report = compare(result, golden=truth, rtol=0.0, atol=0.0, worst=0)
-    errors = [tensor.errors for tensor in report.tensors if tensor.errors]
-    if not errors:
+    floating = [tensor for tensor in report.tensors if tensor.errors]
+    if not floating:
         raise ValueError(f"operators: {name} returns no floating tensor, so it has no error")
+    wrong = [tensor.non_finite.mismatched for tensor in floating]
+    found = [tensor.errors for tensor in floating if tensor.errors]
+    # with NaN for the exact result, no error is known: what is NaN there stays it
+    errors = [judged(e, bad) if bad else e for e, bad in zip(found, wrong, strict=True)]
     return SweepRow(
         name,
         length,
-        relative=max(e.relative for e in errors),
-        rmse=max(e.rmse for e in errors),
-        max_abs=max(e.max_abs for e in errors),
-        relative_bias=max((e.relative_bias for e in errors), key=abs),
-        correctly_rounded=min(e.correctly_rounded for e in errors),
-        non_finite=sum(t.non_finite.mismatched for t in report.tensors),
+        relative=_worst([e.relative for e in errors]),
+        rmse=_worst([e.rmse for e in errors]),
+        max_abs=_worst([e.max_abs for e in errors]),
+        relative_bias=_worst([e.relative_bias for e in errors]),
+        correctly_rounded=_least([e.correctly_rounded for e in errors]),
+        non_finite=sum(t.elements - e.elements for t, e in zip(floating, errors, strict=True)),
     )
+
+
+def _worst(sizes: list[float]) -> float:
+    """The largest in size; NaN where one is."""
+    return next((size for size in sizes if math.isnan(size)), max(sizes, key=abs))
+
+
+def _least(shares: list[float]) -> float:
+    return next((share for share in shares if math.isnan(share)), min(shares))

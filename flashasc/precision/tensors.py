@@ -11,7 +11,7 @@ from .elementwise import agree, allowance, bits, chunks
 from .report import Check, TensorReport
 from .rounding import round_once, unit_in_last_place
 from .rules import Rules
-from .statistics import Errors, NonFiniteTally, Tally
+from .statistics import Errors, NonFiniteTally, Tally, judged
 from .tolerances import name_of
 from .worst import Element, Ranking, indices, neighbours, scores, value
 
@@ -58,6 +58,7 @@ def compare_tensor(
                 apart += int((~same).sum())
         first += len(good)
     bad = bad.view(actual.shape)
+    non_finite = odd.found(tuple(actual.shape))
     both = golden is not None and expected is not None
     errors = ours.errors() if ours else None
     other = theirs.errors() if theirs and both else None
@@ -71,10 +72,20 @@ def compare_tensor(
         rule=rules.words(dtype),
         mismatched=int(bad.sum()),
         denominator=_denominator("golden" if golden is not None else "expected", small),
-        checks=tuple(_checks(actual, int(bad.sum()), errors, other, apart, small, rules)),
+        checks=tuple(
+            _checks(
+                actual,
+                int(bad.sum()),
+                errors and judged(errors, non_finite.mismatched),
+                other and judged(other, 0),
+                apart,
+                small,
+                rules,
+            )
+        ),
         errors=errors,
         theirs=other,
-        non_finite=odd.found(shape),
+        non_finite=non_finite,
         worst=tuple(
             _element(actual, target, golden, bad, index, rules)
             for index in indices(ranking.places(), shape)

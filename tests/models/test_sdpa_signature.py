@@ -163,3 +163,14 @@ def test_wrong_calls_say_so(call: dict[str, Any], error: type[Exception], messag
         # none of them is a call that PyTorch would have computed
         with pytest.raises((RuntimeError, TypeError, ValueError, IndexError)):
             theirs(**given)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(3, 2, 4, 0, 5), (3, 2, 4, 5, 0), (3, 0, 4, 5, 7), (0, 2, 4, 5, 7)]
+)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_empty_masks_of_five_dimensions(sizes: tuple[int, ...], dtype: torch.dtype) -> None:
+    *batch, heads, queries, keys = sizes
+    q, k = randn(*batch, heads, queries, 8), randn(*batch, heads, keys, 8)
+    for shape in (sizes, (*(1 for _ in batch), 1, queries, keys)):
+        check(q, k, k, attn_mask=torch.ones(shape, dtype=dtype))

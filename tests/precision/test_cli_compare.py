@@ -22,6 +22,7 @@ EXACT = normal((4, 64), torch.float64)
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "junk.pt").write_text("junk")
     torch.save(EXACT, tmp_path / "exact.pt")
     torch.save(EXACT.bfloat16(), tmp_path / "good.pt")
     torch.save(EXACT.bfloat16() * 1.05, tmp_path / "off.pt")
@@ -64,6 +65,7 @@ def test_status(folder: Path, arguments: str, status: int) -> None:
     "arguments, message",
     [
         ("good.pt none.pt", "none.pt: cannot be read: "),
+        ("good.pt junk.pt", "junk.pt: cannot be read: "),
         ("good.pt short.pt", "shapes differ: actual is (4, 64), expected is (4, 3)"),
         ("good.pt exact.pt", "dtypes differ: actual is bfloat16, expected is float64"),
         ("good.pt good.pt --level L1", "level: needs expected (the other implementation) and"),

@@ -51,8 +51,14 @@ def test_json_and_back(report: Report) -> None:
 
 def test_saved(report: Report, tmp_path: Path) -> None:
     report.save_json(tmp_path / "report.json")
-    again = Report.from_json(json.loads((tmp_path / "report.json").read_text()))
+    again = Report.load_json(tmp_path / "report.json")
     assert repr(again) == repr(report)
+    for wrong in ("report.json", [], None):
+        with pytest.raises(ValueError, match=r"a dict; got .*Report.load_json\(path\)"):
+            Report.from_json(wrong)  # type: ignore[arg-type]
+    (tmp_path / "report.json").write_text("junk")
+    with pytest.raises(ValueError):
+        Report.load_json(tmp_path / "report.json")
 
 
 @pytest.mark.parametrize(

@@ -115,3 +115,29 @@ def test_wrong_calls(found: Sweep) -> None:
         sweep({"it": lambda x: x.long()}, make, [4])
     with pytest.raises(KeyError, match="'none' is none of"):
         found.of("none")
+
+
+def test_a_result_that_is_not_finite_has_no_small_error() -> None:
+    def nan(x: Tensor) -> Tensor:
+        return x * math.nan
+
+    def half(x: Tensor) -> Tensor:
+        return torch.cat([x[:2], nan(x[2:])])
+
+    operators = {"right": torch.clone, "half": half, "nan": nan}
+    found = sweep(operators, lambda length: (torch.rand(4),), [4])
+    right, partly, all_of_it = found.rows
+    assert (right.max_abs, right.correctly_rounded, right.non_finite) == (0, 1, 0)
+    for row, share, count in ((partly, 0.5, 2), (all_of_it, 0, 4)):
+        assert row.relative == row.max_abs == row.rmse == math.inf
+        assert math.isnan(row.relative_bias)
+        assert (row.correctly_rounded, row.non_finite) == (share, count)
+
+
+def test_an_exact_result_that_is_not_finite_measures_nothing() -> None:
+    """Without `exact` the first operator is its own measure."""
+    found = sweep({"nan": lambda x: x * math.nan}, lambda length: (torch.rand(4),), [4, 8])
+    for row in found.rows:
+        measures = (row.relative, row.rmse, row.max_abs, row.relative_bias, row.correctly_rounded)
+        assert all(map(math.isnan, measures)) and row.non_finite == 4
+    assert "nan%" in found.text() and math.isnan(found.growth("nan"))

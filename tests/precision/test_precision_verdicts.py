@@ -254,3 +254,22 @@ def test_float64_and_float8_with_tolerances_given() -> None:
     low = torch.tensor([1.0, 2.0]).to(torch.float8_e4m3fn)
     assert compare(low, golden=x, strict=True).ok
     assert not compare(low, golden=x * 1.25, rtol=0.1, atol=0.0).ok
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_nan_meets_no_standard(share: float) -> None:
+    """Errors of the finite elements, however small, are not those of the result."""
+    exact = torch.rand(8, dtype=torch.float64)
+    actual = exact.float()
+    actual[: int(8 * share)] = math.nan
+    (tensor,) = compare(actual, exact.float(), golden=exact, flash_rule=True).tensors
+    assert not any(c.passed for c in tensor.checks if c.name != "agrees with expected")
+    assert tensor.errors is not None
+    if share == 1:
+        assert math.isnan(tensor.errors.max_abs) and tensor.errors.correctly_rounded == 0
+
+
+def test_nan_where_it_is_expected_breaks_no_standard() -> None:
+    nothing = torch.full((4,), math.nan)
+    report = compare(nothing, golden=nothing.double(), small_value=1e-3)
+    assert report.ok and all(check.passed for check in report.tensors[0].checks)

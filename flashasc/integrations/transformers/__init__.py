@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..._dispatch import Impl
 from ..._problem import Precision
+from ..._validate.scalars import choices
 from .forward import attention_forward
+from .served import attention_mask
 from .sharded import ShardedAttention, shard_batch
 
 if TYPE_CHECKING:
@@ -47,12 +49,22 @@ def register(
 
     Raises:
         ImportError: Transformers is not installed, or too old.
-        TypeError: cp is no ContextParallel.
-        ValueError: the name is taken by Transformers, or contains "flash", "sdpa" or "flex".
+        TypeError: the name is no str; cp is no ContextParallel; precision or impl is no str.
+        ValueError: the name is taken by Transformers, or contains "flash", "sdpa" or "flex";
+            precision or impl is none of its choices.
+
+    A model that computes its attention itself, such as MPNet or Bloom, raises NotImplementedError
+    when it asks for a mask.
     """
+    if not isinstance(name, str):
+        raise TypeError(
+            f"name must be a str, such as the default 'asc_attention'; got {type(name).__name__} "
+            f"{name!r}"
+        )
+    choices(precision, impl)
     try:
         from transformers import AttentionInterface
-        from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+        from transformers.masking_utils import AttentionMaskInterface
     except ImportError as error:
         raise ImportError(
             "flashasc.integrations.transformers needs Transformers 5 or newer; "
@@ -71,8 +83,9 @@ def register(
         attention_forward, precision=precision, impl=impl
     )
     # Without a mask function of its own a name gets no masks at all: padding and windows would be
-    # dropped. This one returns None where causality alone says everything.
-    mask: Callable[..., Any] = sdpa_mask
+    # dropped. This one returns None where causality alone says everything, and raises for a model
+    # that would add it to scores of its own.
+    mask: Callable[..., Any] = attention_mask
     if cp is not None:
         from ...distributed.parallel import require_context
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..._dispatch import Impl
 from ..._problem import Precision
 from .options import reject_others
+from .served import require_interface
 
 if TYPE_CHECKING:
     from ...distributed import ContextParallel
@@ -97,16 +98,18 @@ class ShardedAttention:
         mask_function: Callable[..., Any] | None = None,
         attention_mask: Tensor | None = None,
         local_size: int | None = None,
+        config: Any = None,
         **_: Any,
     ) -> ShardedMask:
         """The mask of a forward pass, for `AttentionMaskInterface`.
 
         Raises:
-            NotImplementedError: a cache with keys, padding, or a mask that is neither causality nor
-                a window.
+            NotImplementedError: a cache with keys, padding, a mask that is neither causality nor a
+                window, or a model that computes its attention itself.
         """
         self._passing = False
         with self.cp.all_raise():
+            require_interface(config)
             if (q_length, int(q_offset), kv_offset) != (kv_length, 0, 0):
                 raise NotImplementedError(_CACHE.format(kv_length, q_length))
             if attention_mask is not None and not bool(attention_mask.all()):
