@@ -74,7 +74,7 @@ def parts_of(S: int, device: torch.device) -> tuple[LocalCall, HeadExchange, Arg
         torch.randn(1, HEADS, S // world, HEAD, generator=generator, device=device).bfloat16()
         for _ in range(3)
     ]
-    call = LocalCall.checked(Arguments(mine[0], mine[1], mine[2], causal=True), "contiguous", None)
+    call = LocalCall.checked(Arguments(mine[0], mine[1], mine[2], causal=True), "contiguous")
     tokens = [
         torch.randn(1, HEADS // world, S, HEAD, generator=generator, device=device).bfloat16()
         for _ in range(3)

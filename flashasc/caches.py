@@ -96,12 +96,15 @@ class KVCache:
             layout: "BNSD" or "BSND".
             impl: as for `flashasc.attention`.
 
-        What goes beyond the capacity is dropped, and `lens` counts on: `check` finds it.
+        What goes beyond the capacity because of what is there already is dropped, as only the
+        device knows that, and `lens` counts on: `check` finds it.
 
         Raises:
-            TypeError, ValueError: k or v does not fit the cache, which is left as it was.
+            TypeError, ValueError: k or v does not fit the cache, or is longer than its capacity.
+                The cache is left as it was.
         """
         k, v = validate_append(self, k, v, layout, impl)
+        self.promise(k.shape[2])
         _decode_ops.append_op(self.k, self.v, k, v, self.lens, None, impl)
         self.lens.add_(k.shape[2])
 
@@ -130,7 +133,19 @@ class KVCache:
         check_cache(self)
 
     def promise(self, tokens: int) -> list[Taken]:
-        """Make sure that so many more tokens of each sequence have a place: here they always do."""
+        """Make sure that an empty sequence has a place for so many tokens.
+
+        Returns:
+            Nothing: no pages are taken here.
+
+        Raises:
+            ValueError: they are more than the capacity.
+        """
+        if tokens > self.capacity:
+            raise ValueError(
+                f"the cache: {tokens} new tokens are more than a sequence has room for, "
+                f"{self.capacity}. Allocate with a larger `capacity`"
+            )
         return []
 
     def withdraw(self, taken: list[Taken]) -> None:

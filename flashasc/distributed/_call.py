@@ -35,7 +35,7 @@ class LocalCall:
     lengths_k: tuple[int, ...] = ()
 
     @classmethod
-    def checked(cls, arguments: Arguments, placement: Any, timeout: Any) -> LocalCall:
+    def checked(cls, arguments: Arguments, placement: Any) -> LocalCall:
         """Check this rank's arguments.
 
         Raises:
@@ -43,8 +43,6 @@ class LocalCall:
         """
         if placement not in PLACEMENTS:
             raise ValueError(f"placement must be one of {PLACEMENTS}; got {placement!r}")
-        if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
-            raise ValueError(f"timeout must be seconds, more than 0, or None; got {timeout!r}")
         arguments, problem = prepare(arguments)
         if problem.device.type == "meta":
             raise NotImplementedError(
@@ -82,7 +80,12 @@ class LocalCall:
     @property
     def asks_gradients(self) -> bool:
         """Whether autograd records this call."""
-        inputs = (self.arguments.q, self.arguments.k, self.arguments.v, self.arguments.sinks)
+        return self._recorded(
+            self.arguments.q, self.arguments.k, self.arguments.v, self.arguments.sinks
+        )
+
+    @staticmethod
+    def _recorded(*inputs: Tensor | None) -> bool:
         return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
 
     def facts(self) -> Facts:
@@ -109,8 +112,10 @@ class LocalCall:
             "impl": self.arguments.impl,
             "sinks": p.has_sinks,
             "gradients": self.asks_gradients,
-            "cu_seqlens_q": _digest(self.lengths_q) if packed else None,
-            "cu_seqlens_k": _digest(self.lengths_k) if packed else None,
+            # where sinks alone ask for them, less goes back
+            "gradients of q, k or v": self._recorded(*self.arguments[:3]),
+            "cu_seqlens_q": lengths_digest(self.lengths_q) if packed else None,
+            "cu_seqlens_k": lengths_digest(self.lengths_k) if packed else None,
             "Sq": p.tokens_q if packed else p.Sq,
             "Sk": p.tokens_k if packed else p.Sk,
         }
@@ -188,8 +193,15 @@ def packed_lengths(name: str, cu_seqlens: Tensor) -> tuple[int, ...]:
     """Lengths of the packed sequences; waits for the device.
 
     Raises:
-        ValueError: the cumulative lengths do not start with 0, or fall.
+        TypeError, ValueError: they are none; they do not start with 0, or fall.
     """
+    if not isinstance(cu_seqlens, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor; got {type(cu_seqlens).__name__}")
+    if cu_seqlens.dim() != 1 or not cu_seqlens.numel() or cu_seqlens.is_floating_point():
+        raise ValueError(
+            f"{name} must be integers [sequences + 1], cumulative lengths that start with 0; got "
+            f"{tuple(cu_seqlens.shape)} of {cu_seqlens.dtype}"
+        )
     edges: list[int] = cu_seqlens.tolist()
     lengths = tuple(stop - start for start, stop in zip(edges, edges[1:]))  # noqa: RUF007
     if edges[0] != 0 or any(length < 0 for length in lengths):
@@ -200,6 +212,6 @@ def packed_lengths(name: str, cu_seqlens: Tensor) -> tuple[int, ...]:
     return lengths
 
 
-def _digest(lengths: tuple[int, ...]) -> str:
+def lengths_digest(lengths: tuple[int, ...]) -> str:
     """Short, and different for different lengths."""
     return f"{len(lengths)} sequences, {hashlib.sha256(repr(lengths).encode()).hexdigest()[:12]}"

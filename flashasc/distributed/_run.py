@@ -153,7 +153,7 @@ def _agreed(
     checked: list[LocalCall] = []
 
     def describe() -> Facts:
-        call = LocalCall.checked(arguments, placement, transports[0].timeout)
+        call = LocalCall.checked(arguments, placement)
         require_backend(dist.get_backend_config(transports[0].group), call.q.device)
         if call.problem.Hq % head_ranks:
             raise ValueError(
@@ -188,9 +188,19 @@ def refuse(operator: str, error: Exception, transports: Sequence[Transport]) -> 
 def exchanged(
     operator: str, describe: Callable[[], Facts], transports: Sequence[Transport]
 ) -> list[list[Facts]]:
-    """The facts of the members of each group, see `_agreed`."""
+    """The facts of the members of each group, see `_agreed`.
+
+    Raises:
+        What `describe` raises, or what is wrong with a timeout, on every rank.
+    """
     found: list[list[Facts]] = []
     error: Exception | None = None
+
+    def of_rank() -> Facts:
+        for transport in transports:
+            if transport.refused is not None:
+                raise transport.refused
+        return describe()
 
     def of_group() -> Facts:
         if error is not None:
@@ -198,7 +208,7 @@ def exchanged(
         return {name: _together(name, found[-1]) for name in found[-1][0]}
 
     for transport in transports:
-        facts, error = agree(transport, of_group if found else describe, operator=operator)
+        facts, error = agree(transport, of_group if found else of_rank, operator=operator)
         found.append(facts)
     if error is not None:
         raise error

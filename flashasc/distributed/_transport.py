@@ -23,6 +23,12 @@ from ._queues import beside, is_queued, on_device
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 # between two looks at a device's queue
 _POLL_SECONDS = 0.0005
+# what 64-bit clocks of nanoseconds still hold, added to what they show
+_LONGEST_SECONDS = 1e9
+# backends count milliseconds, and take 0 for no deadline
+_SHORTEST_SECONDS = 0.001
+# of peers that a message names
+_MOST_NAMES = 16
 
 
 class CommunicationError(RuntimeError):
@@ -88,6 +94,8 @@ class Transport:
     Attributes:
         rank, world: place in the group, and its size.
         counts: what was moved.
+        refused: what is wrong with the timeout. A rank that has a wrong one still has to tell the
+            others, with the group's own deadline: see `exchanged`.
     """
 
     def __init__(
@@ -97,7 +105,8 @@ class Transport:
         on_step: Callable[[str], None] | None = None,
     ) -> None:
         self.group = group
-        self.timeout = timeout
+        self.refused = timeout_error(timeout)
+        self.timeout = timeout if self.refused is None else None
         self.on_step = on_step
         self.rank: int = dist.get_rank(group)
         self.world: int = dist.get_world_size(group)
@@ -106,6 +115,12 @@ class Transport:
     def name(self, rank: int) -> int:
         """The number that a member of the group has among all ranks: what messages say."""
         return rank if self.group is None else dist.get_global_rank(self.group, rank)
+
+    def others(self) -> str:
+        """The members of the group but this one, in words."""
+        names = [str(self.name(rank)) for rank in range(self.world) if rank != self.rank]
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        return f"rank{'s' * (len(names) > 1)} {', '.join(names[:_MOST_NAMES])}{more}"
 
     def exchange(self, send: Tensor, receive: Tensor, step: int, what: str) -> Pending:
         """Start to send to the next rank and receive from the one before.
@@ -208,7 +223,7 @@ class Transport:
             if self.timeout is None:
                 work.wait()
             elif self._waits_on_host:
-                work.wait(timedelta(seconds=self.timeout))
+                work.wait(timedelta(seconds=max(self.timeout, _SHORTEST_SECONDS)))
             else:
                 self._poll(work)
                 work.wait()
@@ -239,6 +254,9 @@ class Transport:
             late = "timed out" in reason.lower() or isinstance(error, TimeoutError)
             if late and self.timeout is not None:
                 reason = f"not done within {self.timeout:g} s"
+            if late and peer is None:
+                # who is late, the members of a collective cannot tell
+                reason = f"{reason}, waiting for {self.others()}"
             with_whom = "" if peer is None else f", peer rank {self.name(peer)}"
             where = f"rank {self.name(self.rank)}: {what}{with_whom}"
             raise CommunicationError(f"{where}: {reason}") from error
@@ -249,6 +267,17 @@ class Transport:
 
     def _counters(self) -> tuple[Transfers, ...]:
         return (self.counts, *_counting)
+
+
+def timeout_error(timeout: Any) -> ValueError | None:
+    """What is wrong with a `timeout=`: None for None, and for seconds."""
+    number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if timeout is None or (number and 0 < timeout <= _LONGEST_SECONDS):
+        return None
+    return ValueError(
+        f"timeout must be seconds, more than 0 and at most {_LONGEST_SECONDS:g}, or None: what the "
+        f"group was made with; got {timeout!r}"
+    )
 
 
 def as_bytes(x: Tensor) -> Tensor:
@@ -265,24 +294,28 @@ def metadata_device(group: dist.ProcessGroup | None) -> torch.device:
     return torch.device(kinds[0], getattr(torch, kinds[0]).current_device())
 
 
-def require_backend(config: str, device: torch.device) -> None:
+def require_backend(
+    config: str, device: torch.device, what: str = "q, k and v are", *, collective: bool = False
+) -> None:
     """Refuse tensors that the backend of a group does not move between ranks.
 
     Args:
         config: of the group: "cpu:gloo,cuda:nccl", as `get_backend_config` returns it.
         device: of the tensors.
+        what: the tensors, in words.
+        collective: collectives alone move them.
 
     Raises:
         NotImplementedError: the message names the way out.
     """
     backend = _backends(config).get(device.type)
     # gloo has collectives for CUDA tensors, but no point-to-point transfers
-    if backend is not None and (backend != "gloo" or device.type == "cpu"):
+    if backend is not None and (collective or backend != "gloo" or device.type == "cpu"):
         return
     better = {"cuda": "nccl", "npu": "hccl", "cpu": "gloo"}.get(device.type)
     way = f'init_process_group("{better}")' if better else "a backend for this device"
     raise NotImplementedError(
-        f"q, k and v are on {device}, and the group's backends ({config}) do not send tensors from "
+        f"{what} on {device}, and the group's backends ({config}) do not send tensors from "
         f"there to other ranks; start the group with {way}, or move the tensors"
     )
 

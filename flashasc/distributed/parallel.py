@@ -12,7 +12,7 @@ from torch import Tensor
 from ._groups import Group, group_of, mesh_groups
 from ._placement import PLACEMENTS, Placement
 from ._run import refuse
-from ._transport import Transport
+from ._transport import Transport, timeout_error
 from .hybrid import hybrid_attention
 from .ring import ring_attention
 from .sharding import own_positions, shard_positions, shard_sequence, unshard_sequence
@@ -33,7 +33,7 @@ class ContextParallel:
         timeout: see `ring_attention`.
 
     Raises:
-        ValueError: the mode or the placement is none of these.
+        ValueError: the mode or the placement is none of these; the timeout is none.
 
     A copy, deep or not, is the same ranks. With a group of its own it cannot be pickled, nor a
     module that holds it: a group exists in its process alone. With group None, all ranks of
@@ -51,6 +51,8 @@ class ContextParallel:
 
         if self.placement not in PLACEMENTS:
             raise ValueError(f"placement must be one of {PLACEMENTS}; got {self.placement!r}")
+        if error := timeout_error(self.timeout):
+            raise error
 
     @overload
     def attention(
@@ -108,7 +110,12 @@ class ContextParallel:
     def unshard(self, x: Tensor, dim: int, cu_seqlens: Tensor | None = None) -> Tensor:
         """The whole again, on every rank: see `unshard_sequence`."""
         return unshard_sequence(
-            x, self.group, dim=dim, placement=self.placement, cu_seqlens=cu_seqlens
+            x,
+            self.group,
+            dim=dim,
+            placement=self.placement,
+            cu_seqlens=cu_seqlens,
+            timeout=self.timeout,
         )
 
     def positions(self, length: int, cu_seqlens: Tensor | None = None) -> Tensor:

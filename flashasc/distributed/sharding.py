@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from ._call import packed_lengths, placed
+from ._agreement import Facts
+from ._call import lengths_digest, packed_lengths, placed
 from ._groups import Group, group_of, mesh_groups
 from ._placement import PLACEMENTS, Placement, Shard, positions, shards, stream_index, tokens_of
 from ._run import exchanged
-from ._transport import Transport
+from ._transport import Transport, require_backend
 
 __all__ = ["own_positions", "shard_positions", "shard_sequence", "unshard_sequence"]
 
@@ -45,7 +47,8 @@ def shard_sequence(
 
     Any length will do: parts may differ by a token (two where zigzag), or be empty.
     """
-    lengths = _lengths(x, dim, placement, cu_seqlens)
+    _check_dim(x, dim)
+    lengths = _lengths(x.shape[dim], placement, cu_seqlens, f"x along dim {dim}")
     index = _own_index(group, lengths, placement)
     return x.index_select(dim, index.to(x.device))
 
@@ -57,40 +60,53 @@ def unshard_sequence(
     dim: int,
     placement: Placement = "contiguous",
     cu_seqlens: Tensor | None = None,
+    timeout: float | None = None,
 ) -> Tensor:
     """The whole sequence, on every rank, from the ranks' parts. Not differentiable.
 
     Args:
-        x: this rank's part; parts may differ in size along `dim`.
+        x: this rank's part; parts may differ in size along `dim`, and in nothing else.
         group, dim, placement, cu_seqlens: as for `shard_sequence`.
+        timeout: as for `ring_attention`.
 
     Returns:
         [...] contiguous, all tokens along `dim` in their order.
 
     Raises:
-        TypeError, ValueError: an argument is wrong.
-        NotImplementedError: gradients are asked for.
+        TypeError, ValueError: an argument is wrong on this rank, or ranks disagree; the message
+            names it.
+        NotImplementedError: gradients are asked for, or the group does not move such tensors.
+        PeerError: an argument is wrong on another rank; the message names both.
+        CommunicationError: a transfer failed or took too long.
+
+    Ranks agree by one small exchange in each dimension of the mesh, before anything is moved.
     """
-    if torch.is_grad_enabled() and x.requires_grad:
-        raise NotImplementedError(
-            "unshard_sequence is not differentiable; compute the loss on each rank's part, or pass "
-            "x.detach()"
-        )
-    if isinstance(group, DeviceMesh) and group.ndim == 2:
-        # parts of a rank of the ring lie one after another
-        outer, inner = mesh_groups(group)
-        x = torch.cat(_parts(x, Transport(inner), dim), dim)
-        transport = Transport(outer)
-    else:
-        transport = Transport(group_of("group", group))
-    parts = _parts(x, transport, dim)
-    counts = tuple(part.shape[dim] for part in parts)
-    whole = torch.cat(parts, dim)
-    lengths = _lengths(whole, dim, placement, cu_seqlens)
-    found = placed("q", tuple(lengths), counts, placement, packed=cu_seqlens is not None)
+    meshed = isinstance(group, DeviceMesh) and group.ndim == 2
+    # parts of a rank of the ring lie one after another: those are joined first
+    groups = mesh_groups(group)[::-1] if meshed else (group_of("group", group),)
+    transports = [Transport(part, timeout) for part in groups]
+    lengths: tuple[int, ...] = ()
+
+    def describe() -> Facts:
+        nonlocal lengths
+        facts = _facts_of_part(x, dim, placement, transports[0].group)
+        lengths = () if cu_seqlens is None else packed_lengths("cu_seqlens", cu_seqlens)
+        return {**facts, "cu_seqlens": None if cu_seqlens is None else lengths_digest(lengths)}
+
+    found = exchanged("unshard_sequence", describe, transports)
+    counts = [tuple(theirs["Sq"] for theirs in members) for members in found]
+    total = sum(counts[-1])
+    if cu_seqlens is None:
+        lengths = (total,)
+    elif sum(lengths) != total:
+        raise ValueError(_wrong_total("x on all ranks", total, lengths))
+    held = placed("x", lengths, counts[-1], placement, packed=False)
+    whole = x
+    for transport, theirs in zip(transports, counts, strict=True):
+        whole = _joined(whole, transport, dim, theirs)
     if placement == "contiguous":
-        return whole
-    order = torch.cat([stream_index(shard, lengths) for shard in found])
+        return whole.contiguous()
+    order = torch.cat([stream_index(shard, lengths) for shard in held])
     return whole.index_select(dim, order.argsort().to(x.device))
 
 
@@ -109,9 +125,12 @@ def shard_positions(
 
     Returns:
         [tokens of this rank] int64, on the CPU.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong.
     """
-    like = torch.empty(length)
-    lengths = _lengths(like, 0, placement, cu_seqlens)
+    _check_count("length", length)
+    lengths = _lengths(length, placement, cu_seqlens)
     if isinstance(group, DeviceMesh) and group.ndim == 2:
         outer, inner = mesh_groups(group)
         ring = Transport(outer)
@@ -135,15 +154,20 @@ def own_positions(
         group, placement, timeout: as for `ring_attention`; or a mesh of two dimensions.
 
     Raises:
-        ValueError: the ranks hold other numbers than a zigzag placement gives them.
+        TypeError, ValueError, PeerError, CommunicationError: as `unshard_sequence`; the ranks hold
+            other numbers than a zigzag placement gives them.
     """
     meshed = isinstance(group, DeviceMesh) and group.ndim == 2
     # ring and heads; those that share heads agree first
     groups = mesh_groups(group)[::-1] if meshed else (group_of("group", group),)
     ranks = [Transport(part, timeout) for part in groups]
-    facts = exchanged(
-        "positions", lambda: {"placement": placement, "Sq": tokens, "Sk": tokens}, ranks
-    )
+
+    def describe() -> Facts:
+        _check_placement(placement)
+        _check_count("tokens", tokens)
+        return {"placement": placement, "Sq": tokens, "Sk": tokens}
+
+    facts = exchanged("own_positions", describe, ranks)
     counts = [tuple(theirs["Sq"] for theirs in members) for members in facts]
     shard = placed("q", (sum(counts[-1]),), counts[-1], placement, packed=False)[ranks[-1].rank]
     first = sum(counts[0][: ranks[0].rank]) if meshed else 0
@@ -168,28 +192,83 @@ def _inner_run(shard: Shard, heads: Transport) -> slice:
     return slice(start, stop)
 
 
-def _lengths(x: Tensor, dim: int, placement: Any, cu_seqlens: Tensor | None) -> tuple[int, ...]:
-    if placement not in PLACEMENTS:
-        raise ValueError(f"placement must be one of {PLACEMENTS}; got {placement!r}")
+def _lengths(
+    tokens: int, placement: Any, cu_seqlens: Tensor | None, where: str = "the sequence"
+) -> tuple[int, ...]:
+    _check_placement(placement)
     if cu_seqlens is None:
-        return (x.shape[dim],)
+        return (tokens,)
     lengths = packed_lengths("cu_seqlens", cu_seqlens)
-    if sum(lengths) != x.shape[dim]:
-        raise ValueError(
-            f"cu_seqlens must end with the tokens of x along dim {dim}, {x.shape[dim]}; got "
-            f"{sum(lengths)}"
-        )
+    if sum(lengths) != tokens:
+        raise ValueError(_wrong_total(where, tokens, lengths))
     return lengths
 
 
-def _parts(x: Tensor, transport: Transport, dim: int) -> list[Tensor]:
-    """Every rank's x, which differ in size along `dim`; one exchange of sizes, one of data."""
+def _wrong_total(where: str, tokens: int, lengths: Sequence[int]) -> str:
+    return f"cu_seqlens must end with the tokens of {where}, {tokens}; got {sum(lengths)}"
+
+
+def _check_placement(placement: Any) -> None:
+    if placement not in PLACEMENTS:
+        raise ValueError(f"placement must be one of {PLACEMENTS}; got {placement!r}")
+
+
+def _check_dim(x: Any, dim: Any) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a torch.Tensor; got {type(x).__name__}")
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise TypeError(f"dim must be an int; got {type(dim).__name__} {dim!r}")
+    if not -x.dim() <= dim < x.dim():
+        raise ValueError(
+            f"dim must be a dimension of x, which has {x.dim()}, {tuple(x.shape)}; got {dim}"
+        )
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, 0 or more; got {type(value).__name__} {value!r}")
+    if value < 0:
+        raise ValueError(f"{name} must be a number of tokens, 0 or more; got {value}")
+
+
+def _facts_of_part(x: Any, dim: Any, placement: Any, group: dist.ProcessGroup | None) -> Facts:
+    """What the other ranks are told of a part, checked; "Sq" is how many tokens it has."""
+    _check_dim(x, dim)
+    _check_placement(placement)
+    if torch.is_grad_enabled() and x.requires_grad:
+        raise NotImplementedError(
+            "unshard_sequence is not differentiable; compute the loss on each rank's part, or pass "
+            "x.detach()"
+        )
+    if x.layout != torch.strided or x.device.type == "meta":
+        raise NotImplementedError(
+            f"x must be a dense tensor with data, which can be sent; got {x.layout} on {x.device}"
+        )
+    require_backend(dist.get_backend_config(group), x.device, "x is", collective=True)
+    dim %= x.dim()
+    shape = ["tokens" if n == dim else size for n, size in enumerate(x.shape)]
+    return {
+        "placement": placement,
+        "dim": dim,
+        "shape": str(shape).replace("'", ""),
+        "dtype": str(x.dtype),
+        "device type": x.device.type,
+        "Sq": x.shape[dim],
+        "Sk": x.shape[dim],
+    }
+
+
+def _joined(x: Tensor, transport: Transport, dim: int, counts: Sequence[int]) -> Tensor:
+    """All ranks' x one after another along `dim`, along which they have so many each."""
     if transport.world == 1:
-        return [x]
-    mine = torch.tensor([x.shape[dim]], dtype=torch.int64, device=x.device)
-    counts = transport.all_gather(mine, "sizes of parts").flatten().tolist()
+        return x
     rows = x.detach().movedim(dim, 0)
     padded = rows.new_zeros((max(counts), *rows.shape[1:]))
     padded[: rows.shape[0]] = rows
-    found = transport.all_gather(padded, "parts of a sequence")
-    return [part[:count].movedim(0, dim) for part, count in zip(found, counts, strict=True)]
+    found = (
+        transport.all_gather(padded, "parts of a sequence")
+        if padded.numel()
+        else [padded] * len(counts)
+    )
+    parts = [part[:count].movedim(0, dim) for part, count in zip(found, counts, strict=True)]
+    return torch.cat(parts, dim)

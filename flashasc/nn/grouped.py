@@ -169,7 +169,8 @@ class GroupedQueryAttention(torch.nn.Module):
             As x.
 
         Raises:
-            ValueError: x has the wrong number of dimensions or features; no positions with `cp`.
+            TypeError, ValueError: x has the wrong number of dimensions or features; positions that
+                are no integers, or not one for each token; none with `cp`.
             NotImplementedError: mask, kv_lens or max_seqlen with `cp`.
             What `flashasc.attention` raises, or `ring_attention`.
         """
@@ -201,7 +202,9 @@ class GroupedQueryAttention(torch.nn.Module):
 
     def _given(self, positions: Tensor | None, x: Tensor) -> Tensor:
         """The positions of this rank's tokens, which it cannot tell by itself."""
-        if positions is not None and positions.shape[-1] == x.shape[-2]:
+        if positions is not None and not isinstance(positions, Tensor):
+            raise TypeError(f"positions must be a torch.Tensor; got {type(positions).__name__}")
+        if positions is not None and positions.shape[-1:] == x.shape[-2:-1]:
             return positions.to(x.device)
         if positions is None and self.rotary is None:
             return torch.empty(0, dtype=torch.int64)

@@ -74,12 +74,16 @@ class RotaryEmbedding(torch.nn.Module):
 
         Returns:
             As x.
+
+        Raises:
+            TypeError, ValueError: x has too few features; positions are none, or do not fit x.
         """
         if x.shape[-1] < self.dim:
             raise ValueError(
                 f"x must have at least {self.dim} features a head, [..., S, heads, D]; got "
                 f"{tuple(x.shape)}"
             )
+        _check_positions(positions, x)
         cos, sin = self._turn(positions)
         turned = x[..., : self.dim].to(torch.promote_types(x.dtype, torch.float32))
         a, b = turned.unflatten(-1, (-1, 2)).unbind(-1) if self.interleaved else turned.chunk(2, -1)
@@ -100,3 +104,20 @@ class RotaryEmbedding(torch.nn.Module):
     def extra_repr(self) -> str:
         """The options."""
         return f"dim={self.dim}, base={self.base}, interleaved={self.interleaved}"
+
+
+def _check_positions(positions: Any, x: Tensor) -> None:
+    if not isinstance(positions, Tensor):
+        raise TypeError(
+            f"positions must be a torch.Tensor of integers; got {type(positions).__name__}"
+        )
+    if positions.dtype.is_floating_point or positions.dtype in (torch.bool, torch.complex64):
+        raise TypeError(f"positions must be integers; got {positions.dtype}: cast with .long()")
+    # [..., S]; from the end on, as broadcasting does
+    tokens, given = x.shape[:-2], positions.shape
+    pairs = zip(reversed(given), reversed(tokens))
+    if len(given) > len(tokens) or any(size not in (1, wanted) for size, wanted in pairs):
+        raise ValueError(
+            f"positions must be one for each token, a shape that broadcasts to {tuple(tokens)}; "
+            f"got {tuple(given)}"
+        )

@@ -70,7 +70,12 @@ def sharp(
     """Scores whose softmax along the last axis takes one place, `nats` above all others.
 
     Which place that is differs from row to row.
+
+    Raises:
+        ValueError: the shape has no axis.
     """
+    if not shape:
+        raise ValueError("shape: expected one axis or more, the last one of scores; got ()")
     generator = _generator(seed)
     drawn = torch.randn(*shape, generator=generator)
     if drawn.numel():

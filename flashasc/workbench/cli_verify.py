@@ -24,6 +24,7 @@ from flashasc.distributed.verify import (
     OPS,
     Report,
     Request,
+    require_reach,
     verification_mesh,
     verify,
 )
@@ -71,10 +72,10 @@ def verify_command(
     """
     with usage_errors():
         request = Request(
-            layers=LAYERS if layer == "all" else tuple(_known("layer", [layer], LAYERS)),
+            layers=LAYERS if layer == "all" else tuple(_known("layer", [layer], (*LAYERS, "all"))),
             ops=tuple(_known("op", op or list(OPS), ALL_OPS)),
             dtypes=tuple(_DTYPES[d] for d in _known("dtype", dtype or _DEFAULT, tuple(_DTYPES))),
-            timeout=_positive("timeout", timeout),
+            timeout=_seconds(timeout),
             inject=None
             if inject is None
             else _known("inject", [inject], (*FAULTS, *FUSED_FAULTS))[0],
@@ -82,6 +83,13 @@ def verify_command(
             runs=int(_positive("runs", runs)),
         )
         where = _device(device)
+        _started()
+        if report is not None:
+            _writable(report)
+        if inject is not None:
+            require_reach(inject, request.layers, request.ops, int(os.environ["WORLD_SIZE"]))
+            if inject in FUSED_FAULTS and where.type != "cpu":
+                raise ValueError(f"--inject: {inject} is a fault of the emulation, --device cpu")
         store = _joined(where, request.timeout)
         if not 0 <= at < dist.get_world_size():
             raise ValueError(f"--at: expected a rank below {dist.get_world_size()}, got {at}")
@@ -128,6 +136,25 @@ def _positive(option: str, value: float) -> float:
     return value
 
 
+def _seconds(timeout: float) -> float:
+    if not 0 < timeout <= 1e6:
+        raise ValueError(f"--timeout: expected more than 0 and at most 1e6 seconds, got {timeout}")
+    return timeout
+
+
+def _writable(path: Path) -> None:
+    """Refuse a report that could not be written after all the work; rank 0 writes it."""
+    if os.environ["RANK"] != "0":
+        return
+    there = path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise ValueError(f"--report: cannot write {path}: {error.strerror}") from error
+    if not there:
+        path.unlink()
+
+
 def _device(name: str) -> torch.device:
     """This rank's device."""
     if name == "auto":
@@ -144,13 +171,17 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _joined(device: torch.device, timeout: float) -> Store:
-    """Start the process group; its store."""
+def _started() -> None:
+    """Refuse to run alone."""
     if "RANK" not in os.environ:
         raise ValueError(
             "verify runs on several ranks; start it with: torchrun --nproc_per_node=N -m flashasc "
             "verify"
         )
+
+
+def _joined(device: torch.device, timeout: float) -> Store:
+    """Start the process group; its store."""
     store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=300)))
     dist.init_process_group(
         _BACKENDS[device.type],

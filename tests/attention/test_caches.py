@@ -168,6 +168,18 @@ def test_what_shares_memory_is_read_but_not_written(name: str) -> None:
         KVCache(windows, parts["v"], torch.zeros(B, dtype=torch.int32)).append(k, v)
 
 
+def test_more_tokens_than_there_is_room_for() -> None:
+    cache = KVCache.allocate(B, HK, 20, D, dtype=torch.float32)
+    cache.append(*tokens(20)[1:])
+    cache.rewind(15)
+    before = state(cache)
+    q, k, v = tokens(21)
+    for call in (lambda: cache.append(k, v), lambda: flashasc.decode(q, cache, k=k, v=v)):
+        with pytest.raises(ValueError, match="21 new tokens are more than .* room for, 20"):
+            call()
+        assert_same(cache, before)
+
+
 CHANGES: list[tuple[Callable[[], Cache], str, Callable[[Any], Any], str]] = [
     (whole, "k", lambda c: c.k[:, :, :8], "k and v must agree"),
     (whole, "v", lambda c: c.v.half(), "v must have k's dtype"),

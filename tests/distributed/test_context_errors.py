@@ -33,6 +33,14 @@ def test_both_ranks_raise(name: str) -> None:
             assert f"rank {1 - rank} cannot take part" in message
 
 
+def test_a_collective_names_whom_it_waits_for() -> None:
+    found = returned(on_ranks(3, wrong_calls.late_peers))[0]
+    assert found == (
+        "CommunicationError: rank 0: facts of ring_attention: not done within 0.5 s, waiting for "
+        "ranks 1, 2"
+    )
+
+
 def test_a_whole_mesh_raises() -> None:
     """One rank in four is wrong, in no group with its opposite."""
     for rank, (kind, message) in enumerate(returned(on_ranks(4, wrong_calls.wrong_in_a_mesh))):
@@ -65,3 +73,6 @@ def test_without_a_process_group() -> None:
         ring_attention(q, q, q, mask=None)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="mode must be"):
         ContextParallel(mode="star")  # type: ignore[arg-type]
+    for wrong in (-1, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="timeout must be seconds"):
+            ContextParallel(timeout=wrong)

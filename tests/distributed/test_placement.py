@@ -39,7 +39,7 @@ def test_zigzag_by_hand() -> None:
 def work(world: int, placement: str, S: int) -> list[list[float]]:
     """Scores that each rank computes at each step; half of a block on the diagonal."""
     q = torch.empty(1, 1, 0, 4)
-    call = LocalCall.checked(Arguments(q, q, q, causal=True), placement, None)
+    call = LocalCall.checked(Arguments(q, q, q, causal=True), placement)
     held = shards([S], world, placement)  # type: ignore[arg-type]
     geometry = Geometry(held, held, (0,))
     found = []
@@ -82,7 +82,7 @@ def test_what_a_piece_sees(sequences: list[tuple[int, ...]], left: Any, right: A
     """Against every query and key of every sequence."""
     q = torch.empty(1, 1, 0, 4)
     window = Arguments(q, q, q, window=(left, right))
-    problem = LocalCall.checked(window, "contiguous", None).problem
+    problem = LocalCall.checked(window, "contiguous").problem
     first_q, count_q, first_k, count_k, offsets = zip(*sequences, strict=True)
     queries, keys = Piece(first_q, count_q), Piece(first_k, count_k)
     blocks = BlockAttention(

@@ -208,7 +208,7 @@ def test_the_command(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ([], "start it with: torchrun"),
-        (["--layer", "memory"], "--layer: expected comm, compute, fused; got memory"),
+        (["--layer", "memory"], "--layer: expected comm, compute, fused, all; got memory"),
         (["--op", "star"], "--op: expected ring, ulysses, hybrid, ulysses-fused; got star"),
         (["--dtype", "int8"], "--dtype: expected float32, float16, bfloat16; got int8"),
         (["--device", "tpu"], "--device: expected auto, cpu, cuda, npu; got tpu"),
@@ -218,5 +218,22 @@ def test_the_command(tmp_path: Path) -> None:
 )
 def test_wrong_calls_of_the_command(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["verify", *arguments], env={"RANK": None})
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--inject", "wrong-peer"], "wrong-peer cannot act in what is asked for"),
+        (["--inject", "sink-twice", "--layer", "comm"], "sink-twice cannot act"),
+        (["--inject", "lost-signal"], "lost-signal cannot act"),
+        (["--report", "/nope/x.json"], "--report: cannot write /nope/x.json"),
+        (["--timeout", "inf"], "--timeout: expected more than 0"),
+    ],
+)
+def test_refused_before_the_ranks_meet(arguments: list[str], message: str) -> None:
+    started = {"RANK": "0", "WORLD_SIZE": "2"}
+    result = CliRunner().invoke(app, ["verify", "--device", "cpu", *arguments], env=started)
     assert result.exit_code == 2
     assert message in result.output

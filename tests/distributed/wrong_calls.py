@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +13,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from flashasc.distributed import (
+    ContextParallel,
     hybrid_attention,
+    own_positions,
     ring_attention,
+    shard_positions,
     shard_sequence,
     ulysses_attention,
     unshard_sequence,
@@ -99,6 +104,38 @@ CALLS: dict[str, WrongCall] = {
         lambda r: ring(placement="zig"), VALUE, "placement must be one of"
     ),
     "timeout": WrongCall(lambda r: ring(timeout=0), VALUE, "timeout must be seconds"),
+    **{
+        f"timeout {wrong!r} on one rank": WrongCall(
+            lambda r, wrong=wrong: ring(timeout=wrong if r else 20.0),  # type: ignore[misc]
+            ("PeerError", "ValueError"),
+            "timeout must be seconds",
+        )
+        for wrong in (-1, math.nan, math.inf, "x", True)
+    },
+    "timeout of a mesh": WrongCall(
+        lambda r: hybrid_attention(
+            *[tensor()] * 3, mesh=init_device_mesh("cpu", (2, 1)), timeout=None if r else -1
+        ),
+        ("ValueError", "PeerError"),
+        "timeout must be seconds",
+    ),
+    "timeout of positions": WrongCall(
+        lambda r: own_positions(4, timeout=0 if r else None),
+        ("PeerError", "ValueError"),
+        "timeout must be seconds",
+    ),
+    "tokens of positions": WrongCall(
+        lambda r: own_positions((-1, 4)[r]), ("ValueError", "PeerError"), "tokens must be a number"
+    ),
+    "whose gradients": WrongCall(
+        lambda r: ulysses_attention(
+            tensor().requires_grad_(r == 0),
+            *[tensor()] * 2,
+            sinks=tensor(4).requires_grad_(r == 1),
+        ),
+        VALUE,
+        "gradients of q, k or v must be the same",
+    ),
     "meta": WrongCall(
         lambda r: ring(tensor().to("meta")) if r == 0 else ring(),
         ("NotImplementedError", "PeerError"),
@@ -146,6 +183,66 @@ CALLS: dict[str, WrongCall] = {
         ("NotImplementedError",) * 2,
         "unshard_sequence is not differentiable",
     ),
+    "gradient of unshard on one rank": WrongCall(
+        lambda r: unshard_sequence(tensor().requires_grad_(r == 1), dim=2),
+        ("PeerError", "NotImplementedError"),
+        "unshard_sequence is not differentiable",
+    ),
+    "dtypes of unshard": WrongCall(
+        # as many bytes
+        lambda r: unshard_sequence(tensor().half().repeat(1, 1, 1, 2) if r else tensor(), dim=2),
+        VALUE,
+        r"unshard_sequence: shape .* rank 0 has '\[1, 4, tokens, 8\]', rank 1 has .* 16",
+    ),
+    "dtype of unshard": WrongCall(
+        lambda r: ContextParallel().unshard(tensor().half() if r else tensor(), 2),
+        VALUE,
+        "dtype must be the same .* rank 1 has 'torch.float16'",
+    ),
+    "shapes of unshard": WrongCall(
+        lambda r: unshard_sequence(tensor()[..., : 8 - 4 * r], dim=2), VALUE, "shape must be the"
+    ),
+    "dims of unshard": WrongCall(
+        lambda r: unshard_sequence(tensor(), dim=(-2, 1)[r]), VALUE, "dim .* has 2, rank 1 has 1"
+    ),
+    "no dim of unshard": WrongCall(
+        lambda r: unshard_sequence(tensor(), dim=(9, 2)[r]),
+        ("ValueError", "PeerError"),
+        r"dim must be a dimension of x, which has 4, \(1, 4, 6, 8\); got 9",
+    ),
+    "placements of unshard": WrongCall(
+        lambda r: unshard_sequence(tensor(), dim=2, placement=("zig", "zigzag")[r]),
+        ("ValueError", "PeerError"),
+        "placement must be one of",
+    ),
+    "lengths of unshard": WrongCall(
+        lambda r: unshard_sequence(tensor(), dim=2, cu_seqlens=edges(0, 12 - r, 12)),
+        VALUE,
+        "cu_seqlens must be the same",
+    ),
+    "tokens of unshard": WrongCall(
+        lambda r: unshard_sequence(tensor(), dim=2, cu_seqlens=edges(0, 7)),
+        VALUE,
+        "cu_seqlens must end with the tokens of x on all ranks, 12; got 7",
+    ),
+    "timeout of unshard": WrongCall(
+        lambda r: unshard_sequence(tensor(), dim=2, timeout=(None, -1)[r]),
+        ("PeerError", "ValueError"),
+        "timeout must be seconds",
+    ),
+    "one of a mesh's unshard": WrongCall(
+        lambda r: unshard_sequence(
+            tensor().to((torch.float32, torch.int32)[r]), init_device_mesh("cpu", (1, 2)), dim=2
+        ),
+        VALUE,
+        "dtype must be the same",
+    ),
+    "dim of shard": WrongCall(
+        lambda r: shard_sequence(tensor(), dim=7), VALUE, "dim must be a dimension of x"
+    ),
+    "length of positions": WrongCall(
+        lambda r: shard_positions(-3), VALUE, "length must be a number of tokens, 0 or more; got -3"
+    ),
     "tokens of shard": WrongCall(
         lambda r: shard_sequence(tensor(), dim=2, cu_seqlens=edges(0, 7)),
         VALUE,
@@ -171,6 +268,18 @@ def all_wrong() -> dict[str, tuple[str, str]]:
             found[name] = (type(error).__name__, str(error))
     ring()
     return found
+
+
+def late_peers() -> str:
+    """What rank 0 of three says, where the others come too late."""
+    if dist.get_rank():
+        time.sleep(3)
+        return ""
+    try:
+        ring(timeout=0.5)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
 
 
 def wrong_in_a_mesh() -> tuple[str, str]:

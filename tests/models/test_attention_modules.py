@@ -136,6 +136,20 @@ def test_only_distances_matter() -> None:
     assert not torch.allclose(rows(m, x), rows(m, x, positions=torch.arange(9) * 2), atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("positions", "error", "message"),
+    [
+        (torch.arange(6), ValueError, r"broadcasts to \(2, 7\); got \(6,\)"),
+        (torch.zeros(3, 2, 7).long(), ValueError, r"broadcasts to \(2, 7\); got \(3, 2, 7\)"),
+        (torch.arange(7.0), TypeError, "positions must be integers; got torch.float32"),
+        ([0, 1], TypeError, "positions must be a torch.Tensor of integers; got list"),
+    ],
+)
+def test_positions_that_do_not_fit(positions: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        module()(torch.randn(2, 7, 24), positions=positions)
+
+
 def test_decoding_with_what_project_gives() -> None:
     """The way of a key-value cache: a token's k and v are those of the whole sequence."""
     m, x = module(), torch.randn(1, 9, 24)

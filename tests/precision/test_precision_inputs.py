@@ -129,6 +129,7 @@ def test_exact_sums_use_the_room_there_is() -> None:
         (ill_conditioned, {"condition": math.nan}, "condition: expected"),
         (ill_conditioned, {"shape": (5, 2)}, r"shape: expected rows of 3 or more, got \(5, 2\)"),
         (outliers, {"share": 1.5}, "share: expected 0 to 1"),
+        (sharp, {"shape": ()}, r"shape: expected one axis or more, .* got \(\)"),
     ],
 )
 def test_wrong_options(make: object, options: dict[str, object], message: str) -> None:

@@ -7,6 +7,7 @@ layer proves.
 from .faults import FAULTS, KILLED, Fault
 from .outcomes import ALL_OPS, LAYERS, OPS, Outcome, Report
 from .peer_faults import FUSED_FAULTS
+from .reach import require_reach
 from .runner import Request, verification_mesh, verify
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Outcome",
     "Report",
     "Request",
+    "require_reach",
     "verification_mesh",
     "verify",
 ]

@@ -36,7 +36,7 @@ def _ring(setting: Setting, case: VerifyCase) -> str:
     rows = [own_rows(case, world, r) for r in range(world)]
     parts = [[x[..., part, :].to(setting.device) for x in whole] for part in rows]
     q, k, v = parts[rank]
-    call = LocalCall.checked(arguments_of(case, q, k, v, inputs), case.placement, None)
+    call = LocalCall.checked(arguments_of(case, q, k, v, inputs), case.placement)
     geometry = Geometry(held(case, world), held(case, world), (0,) * len(case.lengths))
     blocks = setting.blocks(call.problem, call.extras, "auto", geometry, rank)
     for step in range(world):
@@ -58,7 +58,7 @@ def _heads(setting: Setting, case: VerifyCase) -> str:
     k, v = (x.index_select(-3, read).to(setting.device) for x in (inputs.k, inputs.v))
     sinks = None if inputs.sinks is None else inputs.sinks[heads]
     mine = Inputs(q.cpu(), k.cpu(), v.cpu(), sinks)
-    call = LocalCall.checked(arguments_of(case, q, k, v, mine), "contiguous", None)
+    call = LocalCall.checked(arguments_of(case, q, k, v, mine), "contiguous")
     whole: list[Shard] = [(Piece((0,) * len(case.lengths), case.lengths),)]
     geometry = Geometry(whole, whole, (0,) * len(case.lengths))
     blocks = setting.blocks(call.problem, call.extras, "auto", geometry, 0)

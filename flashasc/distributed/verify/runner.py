@@ -17,11 +17,12 @@ import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from .._transport import CommunicationError
+from .._transport import CommunicationError, timeout_error
 from .communication import communication_checks
 from .computation import computation_checks
 from .faults import with_fault
 from .outcomes import LAYERS, OPS, Check, Finding, Layer, Op, Outcome, Report
+from .reach import heads_of, require_reach
 from .setting import Setting
 from .whole import whole_checks
 
@@ -59,7 +60,7 @@ def verification_mesh(device: torch.device) -> DeviceMesh:
     Heads are shared by as few ranks as make it a mesh, but by all where their number is prime.
     """
     world = dist.get_world_size()
-    heads = next((n for n in range(2, world) if world % n == 0), world)
+    heads = heads_of(world)
     return init_device_mesh(device.type, (world // heads, heads))
 
 
@@ -82,6 +83,10 @@ def verify(
         ValueError: the request is wrong.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
+    if error := timeout_error(request.timeout):
+        raise error
+    if request.inject is not None:
+        require_reach(request.inject, request.layers, request.ops, world)
 
     def on_step(what: str) -> None:
         store.set(f"flashasc/{name}/at/{rank}", what)
