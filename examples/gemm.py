@@ -1,6 +1,4 @@
-"""A matrix product from blocks, whose error does not grow with K.
-
-    python examples/gemm.py
+"""A matrix product from blocks, whose error does not grow with K: python examples/gemm.py
 
 On a GPU it runs there; elsewhere as lowered for Ascend, natively on the CPU.
 """
