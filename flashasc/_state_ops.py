@@ -109,35 +109,27 @@ def merged(
     impl: Impl,
 ) -> tuple[Tensor, Tensor]:
     """Rows and acc of two states joined."""
+
+    def compute() -> tuple[Tensor, Tensor]:
+        if impl == "reference" or not acc_a.numel():
+            return reference.merge_states(rows_a, acc_a, rows_b, acc_b, whole)
+        from .kernels.states import launch_merge_states
+
+        rows, acc = torch.empty_like(rows_a), torch.empty_like(acc_a)
+        parts = (rows_a.contiguous(), acc_a.contiguous(), rows_b.contiguous(), acc_b.contiguous())
+        target = target_of(acc.device)
+        launch_merge_states(
+            parts, rows, acc, target, kernel_route(acc.device), whole=whole, natural=natural
+        )
+        return rows, acc
+
     return repeated(
         _known_merges,
         {"rows_a_ptr": rows_a, "acc_a_ptr": acc_a, "rows_b_ptr": rows_b, "acc_b_ptr": acc_b},
         (whole, natural, impl),
         ("rows_ptr", "acc_ptr"),
-        lambda: _compute_merged(rows_a, acc_a, rows_b, acc_b, whole, natural, impl),
+        compute,
     )
-
-
-def _compute_merged(
-    rows_a: Tensor,
-    acc_a: Tensor,
-    rows_b: Tensor,
-    acc_b: Tensor,
-    whole: bool,
-    natural: bool,
-    impl: Impl,
-) -> tuple[Tensor, Tensor]:
-    if impl == "reference" or not acc_a.numel():
-        return reference.merge_states(rows_a, acc_a, rows_b, acc_b, whole)
-    from .kernels.states import launch_merge_states
-
-    rows, acc = torch.empty_like(rows_a), torch.empty_like(acc_a)
-    parts = (rows_a.contiguous(), acc_a.contiguous(), rows_b.contiguous(), acc_b.contiguous())
-    target = target_of(acc.device)
-    launch_merge_states(
-        parts, rows, acc, target, kernel_route(acc.device), whole=whole, natural=natural
-    )
-    return rows, acc
 
 
 merge_states_op = torch.library.custom_op(

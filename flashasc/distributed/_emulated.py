@@ -12,6 +12,7 @@ import mmap
 import os
 import tempfile
 import time
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,6 +27,31 @@ from ._return import UNFUSED, Failure, Found, PeerMemory, int32
 from ._transport import Transport
 
 _TILE_ROWS = 16
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rows of one head that belong to one rank, and where they go there.
+
+    Attributes:
+        rows: [rows, Dv].
+        lse: [rows], or None.
+        owner: whose they are.
+        batch, head: of which sequence and which of the storing rank's heads.
+        place: of the first one among the owner's rows.
+    """
+
+    rows: Tensor
+    lse: Tensor | None
+    owner: int
+    batch: int
+    head: int
+    place: int
+
+    def first(self, count: int) -> Run:
+        """The same without the rows from `count` on."""
+        lse = None if self.lse is None else self.lse[:count]
+        return replace(self, rows=self.rows[:count], lse=lse)
 
 
 class EmulatedBuffers(PeerMemory):
@@ -72,32 +98,21 @@ class EmulatedBuffers(PeerMemory):
                 owner, place, end = parcel.pieces.owner_of(row)
                 to = min(end, stop)
                 numbers = None if lse is None else lse[batch, head, row:to]
-                rows = x[batch, head, row:to]
-                self.store(rows, numbers, parcel, slot, found, owner, batch, head, place)
+                run = Run(x[batch, head, row:to], numbers, owner, batch, head, place)
+                self.store(run, parcel, slot, found)
                 row = to
 
-    def store(
-        self,
-        rows: Tensor,
-        lse: Tensor | None,
-        parcel: Parcel,
-        slot: int,
-        found: Found,
-        owner: int,
-        batch: int,
-        head: int,
-        place: int,
-    ) -> None:
-        """Store rows of one of this rank's heads with their owner, from a place on."""
-        head += self.rank * parcel.heads
-        out, numbers = found if owner == self.rank else self.views(parcel, slot, owner)
-        to = place + len(rows)
+    def store(self, run: Run, parcel: Parcel, slot: int, found: Found) -> None:
+        """Store rows of one of this rank's heads with their owner."""
+        head = self.rank * parcel.heads + run.head
+        out, numbers = found if run.owner == self.rank else self.views(parcel, slot, run.owner)
+        places = slice(run.place, run.place + len(run.rows))
         if parcel.heads_first:
-            out[batch, head, place:to] = rows
+            out[run.batch, head, places] = run.rows
         else:
-            out[batch, place:to, head] = rows
-        if lse is not None and numbers is not None:
-            numbers[batch, head, place:to] = lse
+            out[run.batch, places, head] = run.rows
+        if run.lse is not None and numbers is not None:
+            numbers[run.batch, head, places] = run.lse
 
     def meet(self, call: int, *, seconds: float) -> None:
         if self.failed:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any
 
-from torch import Tensor
-
-from .._emulated import EmulatedBuffers
+from .._emulated import EmulatedBuffers, Run
 from .._parcel import Parcel
 from .._return import Found
 from .setting import Setting
@@ -55,64 +52,28 @@ class _StaleSignal(EmulatedBuffers):
 
 
 class _SwappedPeers(EmulatedBuffers):
-    def store(
-        self,
-        rows: Tensor,
-        lse: Tensor | None,
-        parcel: Parcel,
-        slot: int,
-        found: Found,
-        owner: int,
-        batch: int,
-        head: int,
-        place: int,
-    ) -> None:
+    def store(self, run: Run, parcel: Parcel, slot: int, found: Found) -> None:
         # where the first two ranks' rows are alike; signals go to the right ones
-        other = 1 - owner if owner < 2 else owner
-        room = max(parcel.pieces.owned[other] - place, 0)
-        some = None if lse is None else lse[:room]
-        super().store(rows[:room], some, parcel, slot, found, other, batch, head, place)
+        other = 1 - run.owner if run.owner < 2 else run.owner
+        room = max(parcel.pieces.owned[other] - run.place, 0)
+        super().store(replace(run.first(room), owner=other), parcel, slot, found)
 
 
 class _ShortTile(EmulatedBuffers):
-    def store(
-        self,
-        rows: Tensor,
-        lse: Tensor | None,
-        parcel: Parcel,
-        slot: int,
-        found: Found,
-        owner: int,
-        batch: int,
-        head: int,
-        place: int,
-    ) -> None:
-        short = max(len(rows) - 1, 1)
-        some = None if lse is None else lse[:short]
-        super().store(rows[:short], some, parcel, slot, found, owner, batch, head, place)
+    def store(self, run: Run, parcel: Parcel, slot: int, found: Found) -> None:
+        super().store(run.first(max(len(run.rows) - 1, 1)), parcel, slot, found)
 
 
 class _LateStore(EmulatedBuffers):
     """Each peer's tile is stored after the next one, and the last one after the signal."""
 
     def __init__(self, *args: object, **options: object) -> None:
-        self.waiting: list[Any] = []
+        self.waiting: list[tuple[Run, Parcel, int, Found]] = []
         super().__init__(*args, **options)  # type: ignore[arg-type]
 
-    def store(
-        self,
-        rows: Tensor,
-        lse: Tensor | None,
-        parcel: Parcel,
-        slot: int,
-        found: Found,
-        owner: int,
-        batch: int,
-        head: int,
-        place: int,
-    ) -> None:
-        what = (rows, lse, parcel, slot, found, owner, batch, head, place)
-        if owner == self.rank:
+    def store(self, run: Run, parcel: Parcel, slot: int, found: Found) -> None:
+        what = (run, parcel, slot, found)
+        if run.owner == self.rank:
             super().store(*what)
             return
         before, self.waiting = self.waiting, [what]
