@@ -1,6 +1,6 @@
 """A matrix product from blocks, whose error does not grow with K.
 
-`python examples/gemm.py`: on a GPU it runs there; elsewhere as lowered for Ascend, natively on the CPU.
+`python examples/gemm.py`: on a GPU it runs there; elsewhere natively, as lowered for Ascend.
 """
 
 from __future__ import annotations
