@@ -164,6 +164,7 @@ def online_update(
     PAIRS: tl.constexpr = False,
     NATURAL_SCORES: tl.constexpr = False,
     SETTLE: tl.constexpr = False,
+    REPAIR: tl.constexpr = False,
 ):
     """Fold one tile of keys into the running state of its query rows.
 
@@ -184,6 +185,9 @@ def online_update(
         NATURAL_SCORES: scores are in natural units, pivots whole ones in log2 units (fp32 values,
             and SPLIT).
         SETTLE: the GPU is NVIDIA's: see `blocks.gemm.settled`.
+        REPAIR: with SPLIT, an infinite value may leave NaN or the wrong sign where it should leave
+            an infinity: the caller puts that right after the last tile. A GPU then keeps one tile
+            of sums less in registers.
 
     Returns:
         The new state. A row whose scores are all -inf so far has pivot -inf and sums 0, not NaN.
@@ -245,10 +249,13 @@ def online_update(
         comp = acc_comp * rescale[:, None]
         if SPLIT:
             low = rounded_away(weights, rounded).to(values.dtype)
-            # an infinite value is the other product's to add: times a low part of 0 it is NaN, and
-            # times one below 0 it has the wrong sign
             both = dot_add(low, values, comp, DOT_PRECISION)
-            comp = tl.where(tl.abs(both) < INF, both, comp)
+            if REPAIR:
+                comp = both
+            else:
+                # an infinite value is the other product's to add: times a low part of 0 it is NaN,
+                # and times one below 0 it has the wrong sign
+                comp = tl.where(tl.abs(both) < INF, both, comp)
         if METHOD == "segment":
             comp = dot_add(factors, values, comp, DOT_PRECISION)
             if SETTLE:

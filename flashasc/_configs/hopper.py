@@ -86,6 +86,7 @@ def _row(
         num_stages=shape.num_stages,
         max_registers=shape.max_registers,
         settle=shape.settle,
+        repair=precision == "high",
         descriptors=True,
         described_edges=shape.described_edges,
         least_triton=_LEAST_TRITON,

@@ -62,6 +62,10 @@ class TileConfig:
     settle: bool = False
     """Each product with the values is waited for where it is made, see `blocks.gemm.settled`; on
     NVIDIA's sm_90, where a thread has few registers."""
+    repair: bool = False
+    """"high": infinite values are put right once, after the last tile, where there are any, instead
+    of at each tile; on a GPU, where what that takes of the registers is worth a third of the time.
+    """
     descriptors: bool = False
     """Whole tiles of keys and values are read by tensor descriptor, where they can be: on NVIDIA's
     sm_90, without pages. With split_loop."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from blocks.constants import INF
 from blocks.layout import advance, clamped, load_tile, sequence, store_rows, store_tile
 from blocks.masking import key_range
 
@@ -35,7 +36,7 @@ def _attention_fwd_tile(
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
     V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
-    SETTLE: tl.constexpr,
+    SETTLE: tl.constexpr, REPAIR: tl.constexpr,
     memories_ptr=None, pieces_ptr=None, failed_ptr=None, pieces=0, out_at=0, lse_at=0, rank=0,
     first_head=0, all_heads=0,
     PEERS: tl.constexpr = False, HEADS_FIRST: tl.constexpr = True, LEVELS: tl.constexpr = 1,
@@ -46,7 +47,8 @@ def _attention_fwd_tile(
     output; sinks then are for whoever finishes it. DIAGONALS: each sequence brings its own.
     PACKED: Sq and Sk are the tokens of all sequences, max_q and max_k the most that one counts
     with, and strides along the batch are 0. PEERS: rows belong to several ranks, and are stored
-    with them, see `store_owned`; head 0 is their first_head of all_heads.
+    with them, see `store_owned`; head 0 is their first_head of all_heads. REPAIR: see
+    `blocks.softmax.online_update`.
     """
     start_m = tile * BLOCK_M
     q_ptr = advance(advance(q_ptr, batch, stride_qb), head, stride_qh)
@@ -124,8 +126,25 @@ def _attention_fwd_tile(
         MASK, BIAS, ALIBI, SOFTCAP, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE,
         DOT_PRECISION, SPLIT_LOOP, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
         None, 0, 0, 0, 0, PAIRS, k_desc, v_desc, batch_k, head // group, begin_k, DESCRIPTORS,
-        SETTLE,
+        SETTLE, REPAIR,
     )  # fmt: skip
+    if REPAIR:
+        broken = tl.where(tl.abs(acc) < INF, 0, 1)  # [BLOCK_M, BLOCK_DV]
+        if tl.max(tl.max(broken, axis=1), axis=0) > 0:
+            # what is not finite does not depend on digits: weights of one number tell it. One loop,
+            # by pointers: it is rare, and has to be compiled each time
+            NATURAL_SCORES: tl.constexpr = BIAS != "none" or ALIBI
+            _pivot, _sum, _sum_comp, _lse, _lse_comp, plain, _comp = attend_range(
+                q, k_ptr, v_ptr, mask_ptr, bias_ptr, slope, scale, cap, start_m, start_n,
+                Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
+                stride_kn, stride_kd, stride_vn, stride_vd,
+                stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
+                D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
+                MASK, BIAS, ALIBI, SOFTCAP, "plain", False, 1, False, NATURAL_SCORES, COMP_DTYPE,
+                DOT_PRECISION, False, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
+            )  # fmt: skip
+            # under another pivot: a finite sum, which would be one that overflowed, is not taken
+            acc = tl.where((broken == 1) & ((plain != plain) | (tl.abs(plain) == INF)), plain, acc)
     if PEERS:
         # on its way while the rows are finished; before, it would be one more thing to keep
         to_out, to_lse, end_m = find_place(
@@ -187,7 +206,7 @@ def attention_fwd_kernel(
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
     V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
-    SETTLE: tl.constexpr, CORE_LOOP: tl.constexpr, ORDER: tl.constexpr,
+    SETTLE: tl.constexpr, REPAIR: tl.constexpr, CORE_LOOP: tl.constexpr, ORDER: tl.constexpr,
 ):  # fmt: skip
     """Attention of [B, Hq, Sq, D] queries to [B, Hk, Sk, D] keys and [B, Hk, Sk, Dv] values.
 
@@ -215,6 +234,7 @@ def attention_fwd_kernel(
                 MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
                 METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
                 WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS, SETTLE,
+                REPAIR,
             )  # fmt: skip
     else:
         batch, head, tile = place_of(
@@ -240,4 +260,5 @@ def attention_fwd_kernel(
             MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
             METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
             WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS, SETTLE,
+            REPAIR,
         )  # fmt: skip

@@ -38,7 +38,7 @@ def attention_peers_kernel(
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
     V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
-    SETTLE: tl.constexpr, CORE_LOOP: tl.constexpr, ORDER: tl.constexpr,
+    SETTLE: tl.constexpr, REPAIR: tl.constexpr, CORE_LOOP: tl.constexpr, ORDER: tl.constexpr,
     HEADS_FIRST: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
     """What `attention_fwd_kernel` computes, by the same tile function, stored with `peer_store`.
@@ -61,7 +61,7 @@ def attention_peers_kernel(
         D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
         MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
         METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
-        WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS, SETTLE,
+        WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS, SETTLE, REPAIR,
         memories_ptr=memories_ptr, pieces_ptr=pieces_ptr, failed_ptr=failed_ptr, pieces=pieces,
         out_at=out_at, lse_at=lse_at, rank=rank, first_head=first_head,
         all_heads=all_heads, PEERS=True, HEADS_FIRST=HEADS_FIRST, LEVELS=LEVELS,

@@ -30,6 +30,7 @@ def attend_tile(
     PAIRS: tl.constexpr = False,
     k_desc=None, v_desc=None, desc_batch=0, desc_head=0, desc_row=0,
     DESCRIPTORS: tl.constexpr = False, SETTLE: tl.constexpr = False,
+    REPAIR: tl.constexpr = False,
 ):  # fmt: skip
     """Attend from a tile of queries to the keys [start_n, start_n + BLOCK_N).
 
@@ -112,6 +113,7 @@ def attend_tile(
     pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp = online_update(
         pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
         scores, v, METHOD, SPLIT, WITH_LSE, NATURAL, DOT_PRECISION, PAIRS, NATURAL_SCORES, SETTLE,
+        REPAIR,
     )  # fmt: skip
     if METHOD == "segment" and BAND == "branch":
         if start_n // BLOCK_N % SEGMENT == SEGMENT - 1:
@@ -137,13 +139,14 @@ def attend_range(
     PAIRS: tl.constexpr = False,
     k_desc=None, v_desc=None, desc_batch=0, desc_head=0, desc_row=0,
     DESCRIPTORS: tl.constexpr = False, SETTLE: tl.constexpr = False,
+    REPAIR: tl.constexpr = False,
 ):  # fmt: skip
     """The state of a tile of queries after the keys from start_n, a tile at a time, to end.
 
     Args:
         start_n: int32, a multiple of BLOCK_N.
         begin, all_begin, all_end, end: see `blocks.masking.key_range`.
-        PAIRS, SETTLE: see `blocks.softmax.online_update`.
+        PAIRS, SETTLE, REPAIR: see `blocks.softmax.online_update`.
         DESCRIPTORS: with SPLIT_LOOP, which tiles are read by k_desc and v_desc, which describe
             [batches, heads, rows, columns] in tiles of [1, 1, BLOCK_N, BLOCK_D or BLOCK_DV]:
             "whole": those whose keys every row sees; "edges": also those that hold no key but such
@@ -197,6 +200,7 @@ def attend_range(
                         K_BY_COLUMNS, V_BY_COLUMNS,
                         table_ptr, pages, stride_kp, stride_vp, PAGE, PAIRS,
                         k_desc, v_desc, desc_batch, desc_head, desc_row, DESCRIPTORS, SETTLE,
+                        REPAIR,
                     )
                 )  # fmt: skip
         start_n = tl.maximum(end_n, start_n)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from flashasc._problem import Precision
 from flashasc.testing import Case, assert_accurate, cut_from_nan, eager_attention, normal
 from tests.attention.routes import Route
 from tests.cases_table import DTYPES, FLOAT16, FLOAT32
@@ -165,3 +166,24 @@ def test_nan_left_on_chip_by_an_earlier_call(route: Route) -> None:
     assert call(128, 256, NAN)[0].isnan().all()
     for Sq, Sk in ((9, 9), (12, 12), (301, 203)):
         assert_accurate(*call(Sq, Sk))
+
+
+@pytest.mark.parametrize("precision", ["standard", "compensated", "high"])
+@pytest.mark.parametrize("dtype", [FLOAT16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_infinite_values_stay_infinite_in_their_columns(
+    route: Route, dtype: torch.dtype, precision: Precision, causal: bool
+) -> None:
+    """Also where a weight is multiplied as two numbers: the second may be 0, or negative."""
+    case = Case(Hq=2, Hk=1, Sq=70, Sk=2300, dtype=dtype, causal=causal)
+    q, k, v = normal(case, device=route.device)
+    clean, _ = route(q, k, v, return_lse=True, precision=precision, **case.options)
+    for key, column, value in ((5, 3, INF), (900, 7, -INF), (2000, 9, INF), (2001, 9, -INF)):
+        v[0, 0, key, column] = value
+    out, lse = route(q, k, v, return_lse=True, precision=precision, **case.options)
+    assert (out[..., 3] == INF).all()
+    assert (out[..., 7] == -INF).all()
+    assert out[..., 9].isnan().all()
+    assert lse.isfinite().all()
+    others = [i for i in range(out.shape[-1]) if i not in (3, 7, 9)]
+    assert torch.equal(out[..., others], clean[..., others])
