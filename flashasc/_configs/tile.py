@@ -63,9 +63,8 @@ class TileConfig:
     """Each product with the values is waited for where it is made, see `blocks.gemm.settled`; on
     NVIDIA's sm_90, where a thread has few registers."""
     repair: bool = False
-    """"high": infinite values are put right once, after the last tile, where there are any, instead
-    of at each tile; on a GPU, where what that takes of the registers is worth a third of the time.
-    """
+    """For "high": infinite values are put right once, after the last tile, where there are any,
+    instead of at each tile, see `blocks.softmax.online_update`; where a GPU lacks registers."""
     descriptors: bool = False
     """Whole tiles of keys and values are read by tensor descriptor, where they can be: on NVIDIA's
     sm_90, without pages. With split_loop."""
@@ -84,6 +83,9 @@ class TileConfig:
         """Refuse a row that would round what it is there to keep, or whose chunks are no chunks."""
         assert self.chunk % (self.block_n * self.segment) == 0, (
             "a chunk is whole segments: tiles and segments are counted from key 0"
+        )
+        assert not self.repair or self.precision == "high", (
+            "only weights of two numbers spoil an infinite value"
         )
         assert self.segment == 1 or self.comp_dtype == torch.float32, (
             "a segment's products are summed where the compensation is kept: in float32"

@@ -129,8 +129,8 @@ def _attention_fwd_tile(
         SETTLE, REPAIR,
     )  # fmt: skip
     if REPAIR:
-        broken = tl.where(tl.abs(acc) < INF, 0, 1)  # [BLOCK_M, BLOCK_DV]
-        if tl.max(tl.max(broken, axis=1), axis=0) > 0:
+        infinite = tl.where(tl.abs(acc) < INF, 0, 1)  # [BLOCK_M, BLOCK_DV], 1 for NaN too
+        if tl.max(tl.max(infinite, axis=1), axis=0) > 0:
             # what is not finite does not depend on digits: weights of one number tell it. One loop,
             # by pointers: it is rare, and has to be compiled each time
             NATURAL_SCORES: tl.constexpr = BIAS != "none" or ALIBI
@@ -143,8 +143,8 @@ def _attention_fwd_tile(
                 MASK, BIAS, ALIBI, SOFTCAP, "plain", False, 1, False, NATURAL_SCORES, COMP_DTYPE,
                 DOT_PRECISION, False, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
             )  # fmt: skip
-            # under another pivot: a finite sum, which would be one that overflowed, is not taken
-            acc = tl.where((broken == 1) & ((plain != plain) | (tl.abs(plain) == INF)), plain, acc)
+            # plain is under another pivot: what is finite in it, after an overflow, is not taken
+            acc = tl.where((tl.abs(acc) < INF) | (tl.abs(plain) < INF), acc, plain)
     if PEERS:
         # on its way while the rows are finished; before, it would be one more thing to keep
         to_out, to_lse, end_m = find_place(

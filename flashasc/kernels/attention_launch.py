@@ -80,7 +80,7 @@ def kernel_constants(
         "PAIRS": config.pairs,
         "DESCRIPTORS": descriptors and ("edges" if config.described_edges else "whole"),
         "SETTLE": config.settle,
-        "REPAIR": config.repair and problem.precision == "high",
+        "REPAIR": config.repair,
         "CORE_LOOP": config.core_loop,
         "ORDER": order_of(problem, config),
     }

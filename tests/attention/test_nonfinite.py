@@ -170,17 +170,21 @@ def test_nan_left_on_chip_by_an_earlier_call(route: Route) -> None:
 
 @pytest.mark.parametrize("precision", ["standard", "compensated", "high"])
 @pytest.mark.parametrize("dtype", [FLOAT16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("option", ["none", "causal", "softcap", "alibi_slopes"])
 def test_infinite_values_stay_infinite_in_their_columns(
-    route: Route, dtype: torch.dtype, precision: Precision, causal: bool
+    route: Route, dtype: torch.dtype, precision: Precision, option: str
 ) -> None:
     """Also where a weight is multiplied as two numbers: the second may be 0, or negative."""
-    case = Case(Hq=2, Hk=1, Sq=70, Sk=2300, dtype=dtype, causal=causal)
+    case = Case(Hq=2, Hk=1, Sq=70, Sk=2300, dtype=dtype)
     q, k, v = normal(case, device=route.device)
-    clean, _ = route(q, k, v, return_lse=True, precision=precision, **case.options)
-    for key, column, value in ((5, 3, INF), (900, 7, -INF), (2000, 9, INF), (2001, 9, -INF)):
-        v[0, 0, key, column] = value
-    out, lse = route(q, k, v, return_lse=True, precision=precision, **case.options)
+    # slopes under which the farthest key keeps a weight
+    slopes = torch.tensor([2.0**-8, 2.0**-9], device=route.device)
+    value = {"none": None, "causal": True, "softcap": 30.0, "alibi_slopes": slopes}[option]
+    options = {} if value is None else {option: value}
+    clean, _ = route(q, k, v, return_lse=True, precision=precision, **options)
+    for key, column, infinite in ((5, 3, INF), (900, 7, -INF), (2000, 9, INF), (2001, 9, -INF)):
+        v[0, 0, key, column] = infinite
+    out, lse = route(q, k, v, return_lse=True, precision=precision, **options)
     assert (out[..., 3] == INF).all()
     assert (out[..., 7] == -INF).all()
     assert out[..., 9].isnan().all()

@@ -98,6 +98,7 @@ STACK_BYTES = {
     # of "compensated", none in the loop over whole tiles
     ("compensated", 64): 96,
     ("compensated", 128): 0,
+    # some of it in the loop over whole tiles: that tile was the fastest all the same
     ("high", 64): 768,
     # around the repair of infinite values: none in the loops over whole tiles
     ("high", 128): 736,
