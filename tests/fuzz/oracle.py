@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -79,7 +80,6 @@ def _packed(
     lse = torch.full(q.shape[:3], -math.inf, dtype=dtype)
     free = torch.zeros_like(out, dtype=torch.bool)
     free_lse = torch.zeros_like(lse, dtype=torch.bool)
-    times = torch.zeros(tokens_q, dtype=torch.int64)
     edges_q, edges_k = (call.options[f"cu_seqlens_{x}"].tolist() for x in "qk")
     slopes = call.options.get("alibi_slopes")
     rest = {n: x for n, x in call.options.items() if n not in ("layout", "alibi_slopes")}
@@ -94,11 +94,22 @@ def _packed(
         out[:, :, rows], lse[:, :, rows] = one.out, one.lse
         free[:, :, rows] |= one.free
         free_lse[:, :, rows] |= one.free_lse
-        times[rows] += 1
-    # tokens of two sequences: lengths that fall, which only `flashasc.check` finds
-    free |= (times > 1)[:, None]
-    free_lse |= times > 1
+    shared = tokens_of_two(call)
+    free |= shared[:, None]
+    free_lse |= shared
     return Expected(out, lse, free, free_lse)
+
+
+def tokens_of_two(call: Call) -> Tensor:
+    """Which query tokens of packed sequences several of them claim: lengths that fall.
+
+    Only `flashasc.check` finds these. On a GPU each sequence writes them, and any may be the last.
+    """
+    edges = call.options["cu_seqlens_q"].tolist()
+    times = torch.zeros(len(call.q), dtype=torch.int64)
+    for start, stop in pairwise(edges):
+        times[_clamped(start, stop, len(call.q))] += 1
+    return times > 1
 
 
 def _clamped(start: int, stop: int, tokens: int) -> slice:
