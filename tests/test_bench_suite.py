@@ -82,7 +82,8 @@ def test_a_case_is_gated_timed_and_reported(device: str, names: list[str], tmp_p
     long_rows = RESULTS / "long_rows_h200.json"
     page = report([file, long_rows], tmp_path / "report").read_text()
     machine = results["flashasc"]["machine"]
-    for fact in (machine["command"], machine["cpu"], machine["versions"]["torch"]):
+    computed_by = machine["cpu" if device == "cpu" else "gpu"]
+    for fact in (machine["command"], computed_by, machine["versions"]["torch"]):
         assert fact in page
     assert "python -m pytest -q" in machine["command"]
     # the two ratios and errors of this run, and the other file's errors
