@@ -271,6 +271,7 @@ def store_tile(
     stride_col,
     COLS: tl.constexpr,
     WIDE: tl.constexpr,
+    chosen=None,
 ):
     """Store a tile as rows [row_start, ...) of a matrix, and nothing outside it.
 
@@ -281,16 +282,20 @@ def store_tile(
         stride_row, stride_col: int32 or int64, in elements.
         COLS: columns the matrix has, at most BLOCK_COLS.
         WIDE: see `tile_offsets`.
+        chosen: bool, of the tile's shape: store these alone. None: all.
     """
     BLOCK_ROWS: tl.constexpr = tile.shape[0]
     BLOCK_COLS: tl.constexpr = tile.shape[1]
     offsets = tile_offsets(stride_row, stride_col, BLOCK_ROWS, BLOCK_COLS, WIDE)
     mask_row = tl.arange(0, BLOCK_ROWS)[:, None] < row_end - row_start
     mask_col = tl.arange(0, BLOCK_COLS)[None, :] < COLS
+    mask = mask_row & mask_col
+    if chosen is not None:
+        mask = mask & chosen
     tl.store(
         advance(ptr, row_start, stride_row) + offsets,
         tile.to(ptr.dtype.element_ty),
-        mask=mask_row & mask_col,
+        mask=mask,
     )
 
 

@@ -86,8 +86,7 @@ def _row(
         num_stages=shape.num_stages,
         max_registers=shape.max_registers,
         settle=shape.settle,
-        # heads of 256: what the repair keeps is spilled in the loop, 0.18 of `standard` for 0.29
-        repair=precision == "high" and max_head <= 128,
+        repair=precision == "high",
         descriptors=True,
         described_edges=shape.described_edges,
         least_triton=_LEAST_TRITON,

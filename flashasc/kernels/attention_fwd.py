@@ -17,6 +17,12 @@ from .state_memory import store_state
 
 
 @triton.jit
+def infinite_or_nan(tile):
+    """Where a tile is not finite: bool of its shape."""
+    return (tl.abs(tile) < INF) == 0
+
+
+@triton.jit
 def _attention_fwd_tile(
     batch, head, tile, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr, alibi_ptr,
     sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc, v_desc, scale, cap,
@@ -36,7 +42,7 @@ def _attention_fwd_tile(
     COMP_DTYPE: tl.constexpr, DOT_PRECISION: tl.constexpr, SPLIT_LOOP: tl.constexpr,
     WIDE: tl.constexpr, Q_BY_COLUMNS: tl.constexpr, K_BY_COLUMNS: tl.constexpr,
     V_BY_COLUMNS: tl.constexpr, PAIRS: tl.constexpr, DESCRIPTORS: tl.constexpr,
-    SETTLE: tl.constexpr, REPAIR: tl.constexpr,
+    SETTLE: tl.constexpr, REPAIR: tl.constexpr, ONLY_INFINITE: tl.constexpr = False,
     memories_ptr=None, pieces_ptr=None, failed_ptr=None, pieces=0, out_at=0, lse_at=0, rank=0,
     first_head=0, all_heads=0,
     PEERS: tl.constexpr = False, HEADS_FIRST: tl.constexpr = True, LEVELS: tl.constexpr = 1,
@@ -48,7 +54,11 @@ def _attention_fwd_tile(
     PACKED: Sq and Sk are the tokens of all sequences, max_q and max_k the most that one counts
     with, and strides along the batch are 0. PEERS: rows belong to several ranks, and are stored
     with them, see `store_owned`; head 0 is their first_head of all_heads. REPAIR: see
-    `blocks.softmax.online_update`.
+    `blocks.softmax.online_update`. ONLY_INFINITE: the tile is stored, without what REPAIR puts
+    right: store what infinite values make of it, and leave the rest as it is.
+
+    Returns:
+        int32: 1 where REPAIR is needed: some sum is infinite or NaN. Otherwise 0.
     """
     start_m = tile * BLOCK_M
     q_ptr = advance(advance(q_ptr, batch, stride_qb), head, stride_qh)
@@ -113,6 +123,12 @@ def _attention_fwd_tile(
         BY_COLUMNS=Q_BY_COLUMNS,
     )  # [BLOCK_M, BLOCK_D]
 
+    # what infinite values leave does not depend on digits: weights of one number tell. It is rare,
+    # and has to be compiled each time: one loop, by pointers
+    SUM_METHOD: tl.constexpr = "plain" if ONLY_INFINITE else METHOD
+    SPLIT_WEIGHTS: tl.constexpr = SPLIT and not ONLY_INFINITE
+    KEEP_LSE: tl.constexpr = WITH_LSE and not ONLY_INFINITE
+    NATURAL_PIVOTS: tl.constexpr = (BIAS != "none" or ALIBI) if ONLY_INFINITE else NATURAL
     # tiles are counted from key 0 whatever a row sees
     start_n = 0
     if BOUND_LEFT:
@@ -123,39 +139,31 @@ def _attention_fwd_tile(
         stride_kn, stride_kd, stride_vn, stride_vd,
         stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
         D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
-        MASK, BIAS, ALIBI, SOFTCAP, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE,
-        DOT_PRECISION, SPLIT_LOOP, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
-        None, 0, 0, 0, 0, PAIRS, k_desc, v_desc, batch_k, head // group, begin_k, DESCRIPTORS,
-        SETTLE, REPAIR,
+        MASK, BIAS, ALIBI, SOFTCAP, SUM_METHOD, SPLIT_WEIGHTS, SEGMENT, KEEP_LSE, NATURAL_PIVOTS,
+        COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP and not ONLY_INFINITE, WIDE, K_BY_COLUMNS,
+        V_BY_COLUMNS, None, 0, 0, 0, 0, PAIRS and not ONLY_INFINITE,
+        k_desc, v_desc, batch_k, head // group, begin_k, False if ONLY_INFINITE else DESCRIPTORS,
+        SETTLE, REPAIR, ONLY_INFINITE,
     )  # fmt: skip
-    if REPAIR:
-        infinite = tl.where(tl.abs(acc) < INF, 0, 1)  # [BLOCK_M, BLOCK_DV], 1 for NaN too
-        if tl.max(tl.max(infinite, axis=1), axis=0) > 0:
-            # what is not finite does not depend on digits: weights of one number tell it. One loop,
-            # by pointers: it is rare, and has to be compiled each time
-            NATURAL_SCORES: tl.constexpr = BIAS != "none" or ALIBI
-            _pivot, _sum, _sum_comp, _lse, _lse_comp, plain, _comp = attend_range(
-                q, k_ptr, v_ptr, mask_ptr, bias_ptr, slope, scale, cap, start_m, start_n,
-                Sq, begin, all_begin, all_end, end, offs_m, diagonal, first, last,
-                stride_kn, stride_kd, stride_vn, stride_vd,
-                stride_mask_m, stride_mask_n, stride_bias_m, stride_bias_n,
-                D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
-                MASK, BIAS, ALIBI, SOFTCAP, "plain", False, 1, False, NATURAL_SCORES, COMP_DTYPE,
-                DOT_PRECISION, False, WIDE, K_BY_COLUMNS, V_BY_COLUMNS,
-            )  # fmt: skip
-            # plain is under another pivot: what is finite in it, after an overflow, is not taken
-            acc = tl.where((tl.abs(acc) < INF) | (tl.abs(plain) < INF), acc, plain)
+    spoiled = 0
+    chosen = None
+    if ONLY_INFINITE:
+        chosen = infinite_or_nan(acc)
+        # the first stores are other threads'
+        tl.debug_barrier()
+    elif REPAIR:
+        spoiled = tl.max(tl.max(infinite_or_nan(acc).to(tl.int32), axis=1), axis=0)
     if PEERS:
         # on its way while the rows are finished; before, it would be one more thing to keep
         to_out, to_lse, end_m = find_place(
             memories_ptr, pieces_ptr, out_ptr, lse_ptr, tl.maximum(piece, 0), out_at, lse_at, rank,
-            batch, first_head + head, all_heads, start_m, Dv, WITH_LSE, HEADS_FIRST,
+            batch, first_head + head, all_heads, start_m, Dv, KEEP_LSE, HEADS_FIRST,
         )  # fmt: skip
-    WHOLE: tl.constexpr = SPLIT or v_ptr.dtype.element_ty == tl.float32
+    WHOLE: tl.constexpr = SPLIT_WEIGHTS or v_ptr.dtype.element_ty == tl.float32
     if STATE:
         store_state(
             lse_ptr, out_ptr, pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
-            start_m, Sq, rows_stride, stride_om, Dv, METHOD == "plain", WIDE,
+            start_m, Sq, rows_stride, stride_om, Dv, METHOD == "plain", WIDE, chosen,
         )  # fmt: skip
     else:
         sink = 0.0
@@ -163,19 +171,20 @@ def _attention_fwd_tile(
             sink = load_sinks(advance(sinks_ptr, head, stride_sinks_h), 1, 1, 0)
         out, lse = finish(
             pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp, sink,
-            SINKS, (WITH_LSE and METHOD != "plain") and not WHOLE, WHOLE,
-            v_ptr.dtype.element_ty == tl.float16, NATURAL,
+            SINKS, (KEEP_LSE and SUM_METHOD != "plain") and not WHOLE, WHOLE,
+            v_ptr.dtype.element_ty == tl.float16, NATURAL_PIVOTS,
         )  # fmt: skip
         if PEERS:
             store_owned(
                 to_out, to_lse, end_m, memories_ptr, pieces_ptr, out_ptr, lse_ptr, piece, out_at,
                 lse_at, rank, out, lse, batch, first_head + head, all_heads, start_m, Sq,
-                Dv, WITH_LSE, HEADS_FIRST,
+                Dv, KEEP_LSE, HEADS_FIRST, chosen,
             )  # fmt: skip
         else:
-            store_tile(out_ptr, out, start_m, Sq, stride_om, stride_od, Dv, WIDE)
-            if WITH_LSE:
+            store_tile(out_ptr, out, start_m, Sq, stride_om, stride_od, Dv, WIDE, chosen)
+            if KEEP_LSE:
                 store_rows(lse_ptr, lse, start_m, Sq)
+    return spoiled
 
 
 # sizes, and strides of single numbers, are not worth a compilation each
@@ -244,21 +253,27 @@ def attention_fwd_kernel(
             # there are programs for as many tiles as there may be
             if batch < 0:
                 return
-        _attention_fwd_tile(
-            batch, head, tile, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, bias_ptr,
-            alibi_ptr, sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr, diagonals_ptr, k_desc,
-            v_desc, scale, cap,
-            stride_qb, stride_qh, stride_qm, stride_qd,
-            stride_kb, stride_kh, stride_kn, stride_kd,
-            stride_vb, stride_vh, stride_vn, stride_vd,
-            stride_ob, stride_oh, stride_om, stride_od,
-            stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
-            stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
-            stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
-            group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few,
-            D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
-            MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT, STATE,
-            METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION, SPLIT_LOOP,
-            WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS, SETTLE,
-            REPAIR,
-        )  # fmt: skip
+        spoiled = 1
+        for turn in tl.static_range(2 if REPAIR else 1):
+            if spoiled > 0:
+                # always 0, which the compiler cannot tell in the second turn: it would keep what it
+                # knows from the first in registers, throughout that one's loop
+                same = spoiled - 1
+                spoiled = _attention_fwd_tile(
+                    batch + same, head + same, tile + same, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
+                    mask_ptr, bias_ptr, alibi_ptr, sinks_ptr, kv_lens_ptr, cu_q_ptr, cu_k_ptr,
+                    diagonals_ptr, k_desc, v_desc, scale, cap,
+                    stride_qb, stride_qh, stride_qm, stride_qd,
+                    stride_kb, stride_kh, stride_kn, stride_kd,
+                    stride_vb, stride_vh, stride_vn, stride_vd,
+                    stride_ob, stride_oh, stride_om, stride_od,
+                    stride_mask_b, stride_mask_h, stride_mask_m, stride_mask_n,
+                    stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
+                    stride_lse_b, stride_lse_h, stride_alibi_b, stride_alibi_h, stride_sinks_h,
+                    group, Sq, Sk, max_q, max_k, diagonal, window_left, window_right, few,
+                    D, Dv, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT,
+                    MASK, BIAS, ALIBI, SOFTCAP, SINKS, KV_LENS, PACKED, DIAGONALS, BOTTOM_RIGHT,
+                    STATE, METHOD, SPLIT, SEGMENT, WITH_LSE, NATURAL, COMP_DTYPE, DOT_PRECISION,
+                    SPLIT_LOOP, WIDE, Q_BY_COLUMNS, K_BY_COLUMNS, V_BY_COLUMNS, PAIRS, DESCRIPTORS,
+                    SETTLE, REPAIR, turn == 1,
+                )  # fmt: skip

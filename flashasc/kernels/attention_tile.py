@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from blocks.constants import INF
 from blocks.gathered import load_paged_tile
 from blocks.layout import load_described, load_tile
 from blocks.softmax import fold_segment, online_init, online_update
@@ -30,7 +31,7 @@ def attend_tile(
     PAIRS: tl.constexpr = False,
     k_desc=None, v_desc=None, desc_batch=0, desc_head=0, desc_row=0,
     DESCRIPTORS: tl.constexpr = False, SETTLE: tl.constexpr = False,
-    REPAIR: tl.constexpr = False,
+    REPAIR: tl.constexpr = False, ONLY_INFINITE: tl.constexpr = False,
 ):  # fmt: skip
     """Attend from a tile of queries to the keys [start_n, start_n + BLOCK_N).
 
@@ -42,6 +43,7 @@ def attend_tile(
         "branch": anything, decided as it runs by one branch for all.
     PAGE: keys and values lie in pages of that many, see `load_paged_tile`. DESCRIPTORS: not False:
     tiles that hold no key but such that some row sees are read by descriptor, see `attend_range`.
+    ONLY_INFINITE: finite values count as 0.
     """
     # a descriptor knows where the memory ends, not what the rows may see
     DESCRIBED: tl.constexpr = DESCRIPTORS and (BAND == "never" or BAND == "inside")
@@ -95,6 +97,9 @@ def attend_tile(
             v_ptr, start_n, end, stride_vn, stride_vd, Dv, BLOCK_N, BLOCK_DV, CHECK, WIDE,
             begin, BOUND_LEFT, V_BY_COLUMNS,
         )  # [BLOCK_N, BLOCK_DV]  # fmt: skip
+    if ONLY_INFINITE:
+        values = v.to(tl.float32)
+        v = tl.where(tl.abs(values) < INF, 0.0, values).to(v.dtype)
     if MASK != "none":
         scores, v = masked(
             scores, v, mask_ptr, stride_mask_m, stride_mask_n, start_m, start_n, Sq, end,
@@ -139,7 +144,7 @@ def attend_range(
     PAIRS: tl.constexpr = False,
     k_desc=None, v_desc=None, desc_batch=0, desc_head=0, desc_row=0,
     DESCRIPTORS: tl.constexpr = False, SETTLE: tl.constexpr = False,
-    REPAIR: tl.constexpr = False,
+    REPAIR: tl.constexpr = False, ONLY_INFINITE: tl.constexpr = False,
 ):  # fmt: skip
     """The state of a tile of queries after the keys from start_n, a tile at a time, to end.
 
@@ -147,6 +152,7 @@ def attend_range(
         start_n: int32, a multiple of BLOCK_N.
         begin, all_begin, all_end, end: see `blocks.masking.key_range`.
         PAIRS, SETTLE, REPAIR: see `blocks.softmax.online_update`.
+        ONLY_INFINITE: finite values count as 0.
         DESCRIPTORS: with SPLIT_LOOP, which tiles are read by k_desc and v_desc, which describe
             [batches, heads, rows, columns] in tiles of [1, 1, BLOCK_N, BLOCK_D or BLOCK_DV]:
             "whole": those whose keys every row sees; "edges": also those that hold no key but such
@@ -200,7 +206,7 @@ def attend_range(
                         K_BY_COLUMNS, V_BY_COLUMNS,
                         table_ptr, pages, stride_kp, stride_vp, PAGE, PAIRS,
                         k_desc, v_desc, desc_batch, desc_head, desc_row, DESCRIPTORS, SETTLE,
-                        REPAIR,
+                        REPAIR, ONLY_INFINITE,
                     )
                 )  # fmt: skip
         start_n = tl.maximum(end_n, start_n)

@@ -20,8 +20,9 @@ from blocks.layout import owner_of, piece_of
 
 @triton.jit
 def store_to_peer(
-    to_row_0, tile, rows_from, rows_to, stride_row, DTYPE: tl.constexpr, COLS: tl.constexpr
-):
+    to_row_0, tile, rows_from, rows_to, stride_row, DTYPE: tl.constexpr, COLS: tl.constexpr,
+    chosen=None,
+):  # fmt: skip
     """Store some rows of a tile into a peer's memory, and nothing else.
 
     Args:
@@ -32,6 +33,7 @@ def store_to_peer(
         stride_row: int64, in elements; a multiple of COLS.
         DTYPE: what the tile is rounded to.
         COLS: columns to store.
+        chosen: bool, of the tile's shape: store these alone. None: all.
     """
     rows = tl.arange(0, tile.shape[0])
     cols = tl.arange(0, tile.shape[1])
@@ -44,6 +46,8 @@ def store_to_peer(
     mask = ((rows >= rows_from) & (rows < rows_to))[:, None]
     if COLS < tile.shape[1]:
         mask = mask & (cols < COLS)[None, :]
+    if chosen is not None:
+        mask = mask & chosen
     tl.store(pointers, stored, mask=mask)
 
 
@@ -142,7 +146,7 @@ def find_place(
 def store_owned(
     to_out, to_lse, end, memories_ptr, pieces_ptr, home_ptr, home_lse_ptr, piece, out_at, lse_at,
     rank, out, lse, batch, head, heads, row_start, row_end,
-    Dv: tl.constexpr, WITH_LSE: tl.constexpr, HEADS_FIRST: tl.constexpr,
+    Dv: tl.constexpr, WITH_LSE: tl.constexpr, HEADS_FIRST: tl.constexpr, chosen=None,
 ):  # fmt: skip
     """Store a tile of output rows with the ranks that own them.
 
@@ -152,6 +156,7 @@ def store_owned(
         out: [BLOCK_M, BLOCK_DV] fp32.
         lse: [BLOCK_M] fp32; used WITH_LSE.
         row_start, row_end: int32. First row of the tile; first row that there is not.
+        chosen: see `store_to_peer`.
         The others: see `find_place`.
     """
     last = tl.minimum(row_start + out.shape[0], row_end)
@@ -164,7 +169,7 @@ def store_owned(
     # most often once: a tile that lies across an edge has several owners
     while row < last:
         to = tl.minimum(end, last)
-        store_to_peer(to_out, out, row - row_start, to - row_start, stride_row, DTYPE, Dv)
+        store_to_peer(to_out, out, row - row_start, to - row_start, stride_row, DTYPE, Dv, chosen)
         if WITH_LSE:
             store_numbers_to_peer(to_lse, lse, row - row_start, to - row_start)
         row = to

@@ -18,7 +18,7 @@ from blocks.layout import advance, load_rows, load_tile, store_rows, store_tile
 def store_state(
     rows_ptr, acc_ptr, pivot, row_sum, row_sum_comp, lse_sum, lse_sum_comp, acc, acc_comp,
     row_start, row_end, rows_stride, stride_acc, Dv: tl.constexpr, PLAIN: tl.constexpr,
-    WIDE: tl.constexpr,
+    WIDE: tl.constexpr, chosen=None,
 ):  # fmt: skip
     """Store the state of a tile of rows, and nothing from row_end on.
 
@@ -30,15 +30,18 @@ def store_state(
         stride_acc: elements from one row of acc to the next.
         PLAIN: the sums are not compensated: acc_comp is not stored.
         WIDE: see `blocks.layout.tile_offsets`.
+        chosen: bool, of acc's shape: of acc and acc_comp store these alone, and nothing else. None:
+            everything.
     """
-    store_rows(rows_ptr, pivot, row_start, row_end)
-    store_rows(advance(rows_ptr, 1, rows_stride), row_sum, row_start, row_end)
-    store_rows(advance(rows_ptr, 2, rows_stride), row_sum_comp, row_start, row_end)
-    store_rows(advance(rows_ptr, 3, rows_stride), lse_sum, row_start, row_end)
-    store_rows(advance(rows_ptr, 4, rows_stride), lse_sum_comp, row_start, row_end)
-    store_tile(acc_ptr, acc, row_start, row_end, stride_acc, 1, Dv, WIDE)
+    if chosen is None:
+        store_rows(rows_ptr, pivot, row_start, row_end)
+        store_rows(advance(rows_ptr, 1, rows_stride), row_sum, row_start, row_end)
+        store_rows(advance(rows_ptr, 2, rows_stride), row_sum_comp, row_start, row_end)
+        store_rows(advance(rows_ptr, 3, rows_stride), lse_sum, row_start, row_end)
+        store_rows(advance(rows_ptr, 4, rows_stride), lse_sum_comp, row_start, row_end)
+    store_tile(acc_ptr, acc, row_start, row_end, stride_acc, 1, Dv, WIDE, chosen)
     if not PLAIN:
-        store_tile(acc_ptr + Dv, acc_comp, row_start, row_end, stride_acc, 1, Dv, WIDE)
+        store_tile(acc_ptr + Dv, acc_comp, row_start, row_end, stride_acc, 1, Dv, WIDE, chosen)
 
 
 @triton.jit
